@@ -25,7 +25,7 @@ ALL_LOSSES = (LOSE_UNSYNCED, KEEP_UNSYNCED, KEEP_SIZES_ONLY, RANDOM_LOSS, RANDOM
 
 
 class CrashPoint(NamedTuple):
-    """Where the power went, and what is left; its text tells a failing test how to come back to it."""
+    """The moment of a power loss and the disk that is left. Its text tells how to reproduce a failure."""
 
     files: SimulatedFiles
     moment: str
@@ -43,11 +43,10 @@ def crash_everywhere(
     start: SimulatedFiles | None = None,
     stride: int = 1,
 ) -> Iterator[CrashPoint]:
-    """Run `scenario` again and again, on new disks or copies of `start`; yield what each power loss leaves.
+    """Run `scenario` repeatedly, on new disks or copies of `start`; yield what each power loss leaves.
 
-    What the scenario was promised before the power went (say, a list of what it had synced) is its own to
-    keep: it starts that list anew at each run, and the caller looks at it for each crash point. `stride`
-    visits only every so manyth operation of a long scenario.
+    The scenario itself records what it was promised before the power loss, such as what it had synced, again in each
+    run; the caller compares it with each crash point. `stride` visits only every nth operation of a long scenario.
     """
     origin = SimulatedFiles() if start is None else start
     whole = origin.fork(SeededRandom(seed))

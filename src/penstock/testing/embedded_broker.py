@@ -26,7 +26,7 @@ _DAY_MS = 86_400_000
 
 
 class EmbeddedBroker:
-    """A broker for tests; `settings` are Kafka's names, as in server.properties."""
+    """A broker for tests. `settings` have Kafka's names, as in server.properties."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class EmbeddedBroker:
         self._thread = threading.Thread(target=self._run, name="penstock-broker", daemon=True)
 
     def start(self) -> EmbeddedBroker:
-        """Starts the broker and waits until it serves."""
+        """Start the broker and wait until it serves."""
         self._thread.start()
         if not self._started.wait(_START_TIMEOUT_S):
             raise TimeoutError("the broker did not start in time")
@@ -64,7 +64,7 @@ class EmbeddedBroker:
 
     @property
     def address(self) -> str:
-        """Where clients connect: host and port."""
+        """The address for clients: host and port."""
         return f"127.0.0.1:{self.port}"
 
     @property
@@ -74,11 +74,11 @@ class EmbeddedBroker:
 
     @property
     def http_port(self) -> int | None:
-        """The port of /metrics and /health; None if they are off."""
+        """The port of /metrics and /health; None if they are disabled."""
         return self.broker.http_port
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
-        """Make a topic, without a client; it is there when this returns. Raises the broker's reason if it refuses."""
+        """Create a topic without a client. It exists when this returns. Raises the broker's error if it is rejected."""
         topic = NewTopic(name, partitions, configs=dict(config or {}))
         creation = self.broker.cluster.require_controller().create_topics([topic])
         (outcome,) = asyncio.run_coroutine_threadsafe(creation, self._loop).result(_START_TIMEOUT_S)
@@ -103,7 +103,7 @@ class EmbeddedBroker:
         await self.broker.stop()
 
     def stop(self) -> None:
-        """Stops the broker; what is temporary is removed."""
+        """Stop the broker and remove temporary data."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stopping.set)
             self._thread.join(_STOP_TIMEOUT_S)

@@ -37,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", f"{_MARKER}(partitions=1, config=None): shapes the topic of that fixture")
+    config.addinivalue_line("markers", f"{_MARKER}(partitions=1, config=None): configures the topic of that fixture")
 
 
 def _scope(fixture_name: str, config: pytest.Config) -> Scope:
@@ -50,7 +50,7 @@ def _scope(fixture_name: str, config: pytest.Config) -> Scope:
 
 @pytest.fixture(scope="session")
 def penstock_broker_settings() -> Mapping[str, str]:
-    """The settings of the brokers, by their names in server.properties; to be overridden."""
+    """The settings of the brokers, by their names in server.properties. Override this fixture to change them."""
     return {}
 
 
@@ -62,7 +62,7 @@ def penstock_broker(penstock_broker_settings: Mapping[str, str]) -> Iterator[Emb
 
 @pytest.fixture
 def penstock_fresh_broker(penstock_broker_settings: Mapping[str, str]) -> Iterator[EmbeddedBroker]:
-    """A broker that no other test has seen."""
+    """A new broker for each test."""
     yield from _running(penstock_broker_settings)
 
 
@@ -80,7 +80,7 @@ def penstock_topic(request: pytest.FixtureRequest, penstock_broker: EmbeddedBrok
 
 
 def topic_name(test: str) -> str:
-    """A name that tells of its test, that brokers allow, and that nobody else has."""
+    """A unique, valid topic name that contains the name of the test."""
     stem = _NOT_IN_NAMES.sub("-", test)[:_LONGEST_STEM].strip("-")
     return f"{stem}-{uuid.uuid4().hex[:8]}" if stem else uuid.uuid4().hex
 

@@ -120,7 +120,7 @@ _SURVIVAL_RATES = (0.0, 0.1, 0.5, 0.9, 1.0)
 
 
 def tear(durable: Pages, changes: Sequence[Change], random: Random, garbage: float) -> Pages:
-    """One of the states in which the disk may hold the file, `changes` being under way."""
+    """One of the states that the disk may have while `changes` are in flight."""
     content = durable.copy()
     sizes = [durable.size]
     for change in changes:
@@ -150,7 +150,7 @@ def tear(durable: Pages, changes: Sequence[Change], random: Random, garbage: flo
 
 
 class _SectorFates:
-    """How many of the writes to each sector reach the disk: all of them, or some that came first."""
+    """The number of writes to each sector that reach the disk: all, or some of the first."""
 
     def __init__(self, changes: Sequence[Change], sector_bytes: int, random: Random) -> None:
         self._random = random
@@ -215,7 +215,7 @@ class FileNode:
         self.unsynced.clear()
 
     def fail_sync(self, loss: PowerLoss, random: Random) -> None:
-        """As Linux does: pages count as clean though the disk has not got them; readers still see them."""
+        """As in Linux, pages count as clean although they are not on disk; readers still see them."""
         self.durable = loss.content(self.durable, self.unsynced, random)
         self.rewrites += 1
         self.unsynced.clear()
@@ -254,7 +254,7 @@ Node = FileNode | FolderNode
 
 
 class NameEdit(NamedTuple):
-    """In `folder`, `name` now means `node`, or nothing."""
+    """A change: `name` in `folder` now refers to `node`, or to nothing."""
 
     folder: FolderNode
     name: str
@@ -279,7 +279,7 @@ class Tree:
         self._journal = list(journal)
 
     def copy(self) -> tuple[Tree, list[FileNode]]:
-        """A tree of its own with all that hangs on it, and the files in it."""
+        """A deep copy of the tree, and the files in it."""
         copy = _TreeCopy()
         root = copy.folder(self.root)
         return Tree(root, copy.journal(self._journal)), copy.files
@@ -313,14 +313,14 @@ class Tree:
         return node
 
     def parent(self, path: str) -> tuple[FolderNode, str]:
-        """The folder a path is in, and its name there."""
+        """The folder of a path, and its name there."""
         names = split(path)
         if not names:
             raise os_error(errno.EBUSY, path)
         return self.folder("/".join(names[:-1])), names[-1]
 
     def find_durable(self, path: str) -> FileNode | None:
-        """The file that has this name after a power loss, whatever becomes of the changes that are not durable."""
+        """The file that has this name after any power loss."""
         node: Node | None = self.root
         for name in split(path):
             if not isinstance(node, FolderNode):
@@ -395,7 +395,7 @@ def _persist(changes: Iterable[NameChange]) -> None:
 
 
 class _TreeCopy:
-    """Copies nodes with all that hangs on them, each once; pages are shared, being immutable."""
+    """Copies nodes deeply, each once; immutable pages are shared."""
 
     def __init__(self) -> None:
         self.files: list[FileNode] = []
@@ -439,7 +439,7 @@ class _TreeCopy:
 
 
 class Names(Enum):
-    """What becomes of unsynced names."""
+    """What happens to unsynced names."""
 
     LOST = "lost"
     KEPT = "kept"
@@ -447,7 +447,7 @@ class Names(Enum):
 
 
 class Data(Enum):
-    """What becomes of unsynced data."""
+    """What happens to unsynced data."""
 
     LOST = "lost"
     KEPT = "kept"
@@ -457,7 +457,7 @@ class Data(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PowerLoss:
-    """Chooses what of the unsynced survives.
+    """Chooses which unsynced changes survive.
 
     `Data.ZEROED` keeps the sizes and loses the bytes. `Data.RANDOM` draws for each file how many sectors
     survive, from none to all, whether they are of 512 bytes or of 4096, and how far the size got; `garbage`

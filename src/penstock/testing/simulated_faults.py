@@ -20,18 +20,18 @@ from penstock.testing.simulated_disk import KEEP_SIZES_ONLY, LOSE_UNSYNCED, Powe
 _OPERATIONS_KEPT = 65_536
 
 READ: Final = "read"
-"""Of the bytes of an open file: no operation, as it changes nothing, but it may fail too."""
+"""Reads of an open file: not operations, because they change nothing, but they may fail too."""
 LOOK: Final = "look"
-"""The same of names, sizes and folders, and of opening a file."""
+"""Reads of names, sizes and folders, and opening a file."""
 GROWING: Final = frozenset({"create", "write", "make_folder"})
-"""What needs room."""
+"""Operations that need room."""
 ALL_KINDS: Final = frozenset(
     {*GROWING, READ, LOOK, "truncate", "sync", "rename", "remove", "remove_folder", "sync_folder"}
 )
 
 
 class PowerLost(OSError):
-    """The power is off, or it was since this file was opened."""
+    """The power is off, or was lost since this file was opened."""
 
     def __init__(self, path: str) -> None:
         super().__init__(errno.EIO, "the power was lost", path)
@@ -70,7 +70,7 @@ Hook = Callable[[Operation], Fault | None]
 
 @dataclass(slots=True)
 class _Plan:
-    """A fault that waits for its operation, and happens once."""
+    """A planned fault, which happens once."""
 
     error_number: int
     applied_bytes: int
@@ -97,7 +97,7 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Whatever of these `kinds` is done in `folder`, to paths with that ending, fails until the trouble is over."""
+    """Operations of these `kinds` in `folder`, on paths with that suffix, fail until the trouble is over."""
 
     error_number: int
     folder: str
@@ -115,7 +115,7 @@ class Trouble:
         return OSError(self.error_number, os.strerror(self.error_number), path)
 
     def fault(self, operation: Operation) -> Fault:
-        """A disk that is full takes some of a write; one that fails, nothing."""
+        """A full disk accepts part of a write, a failing one nothing."""
         is_full = self.error_number == errno.ENOSPC
         applied_bytes = operation.number * 7919 % (operation.length + 1) if is_full else 0
         return Fault(self.error(operation.path), applied_bytes, LOSE_UNSYNCED)
@@ -155,7 +155,7 @@ class OperationLog:
         self._plans.append(_Plan(0, applied_bytes, KEEP_SIZES_ONLY, number=number))
 
     def begin(self, kind: str, path: str, position: int = 0, length: int = 0) -> Fault | None:
-        """Announce an operation; the fault it meets, if any."""
+        """Register an operation. Returns its fault, if any."""
         operation = Operation(self.count, kind, path, position, length)
         self.count += 1
         self.counts[kind] += 1
@@ -175,14 +175,14 @@ class OperationLog:
             return Fault(error)
 
     def look(self, kind: str, path: str) -> None:
-        """Something is read that changes nothing: OSError if a trouble is in the way."""
+        """Register a read. Raises OSError if a trouble applies."""
         for trouble in self.troubles:
             if trouble.hits(kind, path):
                 raise trouble.error(path)
 
     @contextlib.contextmanager
     def without_trouble(self) -> Iterator[None]:
-        """For whoever looks at the disk from outside of the simulated machine."""
+        """Inspect the disk from outside of the simulated machine, without faults."""
         kept, self.troubles = self.troubles, []
         try:
             yield

@@ -111,7 +111,7 @@ class SimulatedFile:
 
 
 class SimulatedLock:
-    """A claim that ends with its release, the process or the power."""
+    """A lock that ends with its release, the process or the power."""
 
     __slots__ = ("_holders", "_node")
 
@@ -126,7 +126,7 @@ class SimulatedLock:
 
 
 class SimulatedFiles:
-    """A file system in memory, with the faults of a real one at hand.
+    """A file system in memory with the faults of a real one.
 
     `capacity_bytes` is room for so many whole pages of 4 KiB: a write takes what fits, then fails with
     ENOSPC.
@@ -163,7 +163,7 @@ class SimulatedFiles:
         return isinstance(self._found(path), FolderNode)
 
     def _found(self, path: str) -> FileNode | FolderNode | None:
-        """What is there, as far as it can be seen: the operating system's answer does not tell a failure from none."""
+        """The node, if it can be read: the operating system reports a failure as a missing file."""
         tree = self._tree
         try:
             self.operations.look(LOOK, path)
@@ -261,14 +261,14 @@ class SimulatedFiles:
     # What tests do to it.
 
     def crash(self, loss: PowerLoss = LOSE_UNSYNCED) -> None:
-        """The power goes and comes back: open files are dead, locks gone; `loss` chose what is left."""
+        """Lose and restore power: open files are dead, locks gone; `loss` chooses what is left."""
         for node in self._nodes:
             node.links = 0
         self._disk.lose_power(loss, self._random)
         self.kill()
 
     def kill(self) -> None:
-        """The process ends, the machine goes on: open files are dead, locks gone, nothing written is lost."""
+        """Kill the process, not the machine: open files are dead, locks gone, nothing written is lost."""
         self._session += 1
         self._locks.clear()
         self.powered = True
@@ -276,7 +276,7 @@ class SimulatedFiles:
             node.opens = 0
 
     def fork(self, random: Random) -> SimulatedFiles:
-        """A copy of the disk and its cache, without open files, locks and planned faults; both go on."""
+        """A copy of the disk and its cache, without open files, locks and planned faults."""
         fork = SimulatedFiles(random, capacity_bytes=self.capacity_bytes)
         fork._disk, nodes = self._disk.copy()
         fork._nodes.update(nodes)
@@ -284,25 +284,25 @@ class SimulatedFiles:
         return fork
 
     def corrupt(self, path: str, position: int, *, length: int = 1, mask: int = 0xFF) -> None:
-        """Flip the bits of `mask` in each of those bytes, on the disk and in the cache, unnoticed by all."""
+        """Flip the bits of `mask` in each of those bytes, silently, on the disk and in the cache."""
         node = self._tree.file(path)
         if position < 0 or length < 1 or position + length > node.cached.size or not 0 < mask < 256:
             raise ValueError(f"{path}: no {length} bytes at {position} to corrupt with mask {mask}")
         node.corrupt(position, length, mask)
 
     def wipe(self, path: str) -> None:
-        """Where the folder `path` was is another disk now, and it is empty; right after a `crash`."""
+        """Replace the disk of the folder `path` by an empty one, right after a `crash`."""
         folder, name = self._tree.parent(path)
         folder.entries.pop(name, None)
         folder.durable.pop(name, None)
 
     def durable_content(self, path: str) -> bytes:
-        """What the disk holds of a file now, if it has a name after a power loss."""
+        """The durable bytes of a file, if its name is durable."""
         durable = self._tree.file(path).durable
         return durable.read(0, durable.size)
 
     def watched_file(self, path: str) -> FileNode | None:
-        """The file that has this name now, for who only watches: nothing fails, and nothing is counted."""
+        """The file with this name, for inspection: nothing fails and nothing is counted."""
         try:
             node = self._disk.find(path)
         except NotADirectoryError:

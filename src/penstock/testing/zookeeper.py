@@ -32,7 +32,7 @@ _START_TIMEOUT_S: Final = 120.0  # machines that test are busy
 
 
 class _Folder:
-    """The given one, or a temporary one that goes."""
+    """The given folder, or a temporary one that is removed."""
 
     def __init__(self, given: str | None) -> None:
         self.path = Path(given or tempfile.mkdtemp(prefix="penstock-zookeeper-"))
@@ -44,7 +44,7 @@ class _Folder:
 
 
 class _Ports:
-    """Ports of the loopback that nobody else is given for as long as the owner of this object lives.
+    """Reserved ports of the loopback, for as long as this object lives.
 
     Their sockets are bound and do not listen, so a server can listen beside them, stop, and listen again.
     """
@@ -72,7 +72,7 @@ class ZooKeeperServer:
 
     @property
     def connect(self) -> str:
-        """What zookeeper.connect has to be."""
+        """The value for zookeeper.connect."""
         return str(self._process.server.address)
 
     @property
@@ -84,7 +84,7 @@ class ZooKeeperServer:
         return self._process.server.is_running
 
     def start(self) -> ZooKeeperServer:
-        """ZooKeeperNotStarted. Also after `stop` or `kill`, with the data that was there."""
+        """Start, also again after `stop` or `kill` with the same data. Raises ZooKeeperNotStarted."""
         self._process.start()
         try:
             self._process.server.wait_until_serving(_START_TIMEOUT_S)
@@ -122,7 +122,7 @@ class ZooKeeperServer:
 
 
 class ZooKeeperEnsemble:
-    """Several servers that agree; numbered from 0 in `servers`."""
+    """An ensemble; `servers` are numbered from 0."""
 
     def __init__(self, size: int = 3, data_dir: str | None = None, *, tick_ms: int = _TICK_MS) -> None:
         self._folder = _Folder(data_dir)
@@ -151,7 +151,7 @@ class ZooKeeperEnsemble:
         return ",".join(str(server.address) for server in self.servers)
 
     def start(self) -> ZooKeeperEnsemble:
-        """Those that do not run. ZooKeeperNotStarted."""
+        """Start the servers that do not run. Raises ZooKeeperNotStarted."""
         try:
             for process in self._processes:
                 process.start()
@@ -163,14 +163,14 @@ class ZooKeeperEnsemble:
         return self
 
     def leader(self, timeout_s: float = _START_TIMEOUT_S) -> ZooKeeperProcess:
-        """The server that leads. TimeoutError."""
+        """The leader. Raises TimeoutError."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             for server in self.servers:
                 if server.is_running and server.health().mode == "leader":
                     return server
             time.sleep(_POLL_S)
-        raise TimeoutError("no server of the ensemble leads")
+        raise TimeoutError("the ensemble has no leader")
 
     def stop(self) -> None:
         for server in self.servers:

@@ -61,9 +61,9 @@ def test_clean_elections_and_changes_of_the_isr_are_in_order(after: PartitionSta
         (BEFORE._replace(leader_epoch=4), "the leader epoch falls"),
         (BEFORE._replace(leader=2), "the epoch has another leader"),
         (BEFORE._replace(leader=3, leader_epoch=6, isr=(3,)), "the new leader may lack"),
-        (BEFORE._replace(leader=2, leader_epoch=6, isr=(1,)), "the leader is not in sync"),
+        (BEFORE._replace(leader=2, leader_epoch=6, isr=(1,)), "the leader is not in the ISR"),
         (BEFORE._replace(isr=(1, 0)), "in sync and eligible"),
-        (BEFORE._replace(isr=()), "nobody is in sync"),
+        (BEFORE._replace(isr=()), "the ISR is empty"),
         (BEFORE._replace(controller_epoch=2), "controller epoch 2, which is over"),
     ],
 )
@@ -77,4 +77,4 @@ def test_only_the_holder_of_the_controllers_node_changes_topics_and_settings() -
     assert "session 8 changes" in story.write(Set(STATE, changed), OTHER)
     story = Story()
     story.write(Delete(layout.CONTROLLER))
-    assert "the controller is nobody" in story.write(Set(STATE, changed))
+    assert "the controller is none" in story.write(Set(STATE, changed))

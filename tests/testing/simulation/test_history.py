@@ -82,7 +82,7 @@ def test_after_a_loss_the_order_of_what_was_under_way_is_excused_and_of_nothing_
     ]
 
 
-def test_nobody_is_told_of_less_than_was_committed_when_it_asked() -> None:
+def test_a_reader_never_gets_less_than_was_committed_when_it_asked() -> None:
     history = History()
     history.commit_acknowledged([(PLACE, 5)])
     least = dict(history.committed)
@@ -92,8 +92,8 @@ def test_nobody_is_told_of_less_than_was_committed_when_it_asked() -> None:
     history.committed_offsets_read(history.committed, {PLACE: 5})
     history.committed_offsets_read(history.committed, {})
     assert history.odd == [
-        "quick-0: the commit of 9 was acknowledged, and a reader is told of 5",
-        "quick-0: the commit of 9 was acknowledged, and a reader is told of None",
+        "quick-0: the commit of 9 was acknowledged, but a reader gets 5",
+        "quick-0: the commit of 9 was acknowledged, but a reader gets None",
     ]
 
 
@@ -102,7 +102,7 @@ def test_a_commit_that_goes_back_does_not_lower_what_must_be_told_of() -> None:
     history.commit_acknowledged([(PLACE, 9)])
     history.commit_acknowledged([(PLACE, 4)])
     history.committed_offsets_read(history.committed, {PLACE: 4})
-    assert history.odd == ["quick-0: the commit of 9 was acknowledged, and a reader is told of 4"]
+    assert history.odd == ["quick-0: the commit of 9 was acknowledged, but a reader gets 4"]
 
 
 def test_a_commit_below_what_was_committed_when_it_was_sent_is_not_accepted() -> None:
@@ -112,7 +112,7 @@ def test_a_commit_below_what_was_committed_when_it_was_sent_is_not_accepted() ->
     history.commit_acknowledged([(PLACE, 4)], before)
     assert not history.odd
     history.commit_acknowledged([(PLACE, 4)], history.committed)
-    assert history.odd == ["quick-0: the commit of 4 was accepted, and 9 was committed before"]
+    assert history.odd == ["quick-0: the commit of 4 was accepted, although 9 was committed before"]
 
 
 def test_commits_of_a_place_with_a_loss_are_excused_and_counted() -> None:
@@ -134,6 +134,6 @@ def test_a_member_begins_where_the_group_has_committed_and_leaves_nothing_out() 
     history.began("two", PLACE, 0, committed=1)
     history.began("two", PLACE, 3, committed=1)
     assert history.odd == [
-        "two begins quick-0 at 0, and 1 was committed",
-        "two begins quick-0 at 3, and the group has read up to 1",
+        "two starts quick-0 at 0, but 1 was committed",
+        "two starts quick-0 at 3, but the group has read up to 1",
     ]

@@ -169,7 +169,7 @@ def test_a_flush_that_synced_nothing_is_found_when_the_broker_believes_it() -> N
     log.complete_flush(lie)
     observer.flushed(log)
     assert len(found) == 1
-    assert "broker-0 says that 2..3 of epoch 0" in found[0]
+    assert "broker-0 reports 2..3 of epoch 0" in found[0]
     assert found[0].endswith("is durable, and its disk has None")
 
 

@@ -53,7 +53,7 @@ def committed() -> Story:
 
 def test_what_is_on_two_disks_may_be_committed_shown_and_led_on_with() -> None:
     story = committed()
-    assert story.ledger.shown(9, "a producer is told of") is None
+    assert story.ledger.shown(9, "a producer gets") is None
     assert story.ledger.led(story.replicas[1], 1) is None
 
 
@@ -62,7 +62,7 @@ def test_what_only_one_disk_has_is_not_committed() -> None:
     story.ledger.led(story.replicas[0], 0)
     story.write(0, base=0)
     story.write(1, base=0, synced=False)
-    assert "durable on broker-0, where 2 of broker-0, broker-1, broker-2 are demanded" in (story.commit(0, 10) or "")
+    assert "durable on broker-0, where 2 of broker-0, broker-1, broker-2 are required" in (story.commit(0, 10) or "")
 
 
 def test_what_brokers_outside_of_the_isr_have_does_not_count() -> None:
@@ -87,7 +87,7 @@ def test_what_a_broker_says_is_durable_is_on_its_disk() -> None:
     replica = story.replicas[0]
     assert story.ledger.flushed(replica, 10) is None
     told = story.ledger.flushed(replica, 20) or ""
-    assert told == "t-0: broker-0 says that 10..19 of epoch 0 (0000000b) is durable, and its disk has None"
+    assert told == "t-0: broker-0 reports 10..19 of epoch 0 (0000000b) as durable, but its disk has None"
     story.sync(replica)
     replica.flushed = 0
     assert story.ledger.flushed(replica, 20) is None
@@ -113,7 +113,7 @@ def test_what_was_on_a_disk_that_is_lost_since_counts_for_who_was_told_of_it() -
         story.write(0, base=0)
         story.write(1, base=0, epoch=lost_epoch)
         story.ledger.met(ReplicaModel("broker-1", 2))
-        assert ("are demanded" not in (story.commit(0, 10) or "")) is is_excused
+        assert ("are required" not in (story.commit(0, 10) or "")) is is_excused
 
 
 def test_a_leader_is_not_excused_by_a_disk_of_its_own_nor_a_broker_counted_twice() -> None:
@@ -122,7 +122,7 @@ def test_a_leader_is_not_excused_by_a_disk_of_its_own_nor_a_broker_counted_twice
     again = ReplicaModel("broker-0", 2, story.replicas[0].batches.values())
     story.ledger.met(again)
     story.ledger.led(again, 1)
-    assert "are demanded" in (story.ledger.advanced(again, 10, 2, ISR) or "")
+    assert "are required" in (story.ledger.advanced(again, 10, 2, ISR) or "")
     story = Story()
     story.ledger.led(story.replicas[0], 0)
     for life in range(3):
@@ -140,7 +140,7 @@ def test_what_the_leader_itself_has_not_synced_is_not_committed() -> None:
     story.ledger.led(story.replicas[0], 0)
     story.write(0, base=0, synced=False)
     story.write(1, 2, base=0)
-    assert "are demanded" in (story.commit(0, 10) or "")
+    assert "are required" in (story.commit(0, 10) or "")
 
 
 def test_a_topic_that_does_not_sync_need_not_be_durable_but_it_is_in_as_many_logs() -> None:
@@ -187,7 +187,7 @@ def test_who_is_in_sync_cuts_off_nothing_that_is_committed() -> None:
     ledger, follower = story.ledger, story.replicas[1]
     ledger.appended(follower, batch(10))
     assert ledger.cut(follower, 10, is_in_sync=True) is None
-    assert "is in sync and cuts off 0..9 of epoch 0" in (ledger.cut(follower, 0, is_in_sync=True) or "")
+    assert "is in sync and truncates 0..9 of epoch 0" in (ledger.cut(follower, 0, is_in_sync=True) or "")
     assert committed().ledger.cut(story.replicas[0], 0, is_in_sync=False) is None
 
 
@@ -209,7 +209,7 @@ def test_nothing_else_is_committed_in_the_place_of_what_is() -> None:
 def test_a_watermark_never_falls_within_an_epoch_and_nothing_above_it_is_shown() -> None:
     story = committed()
     assert "falls from 10 to 5" in (story.commit(0, 5) or "")
-    assert "offset 10, and no more than 10 is committed" in (story.ledger.shown(10, "a consumer is given") or "")
+    assert "offset 10, but only 10 is committed" in (story.ledger.shown(10, "a consumer gets") or "")
 
 
 def unsynced() -> Story:
@@ -235,7 +235,7 @@ def test_a_topic_that_does_not_sync_loses_nothing_while_somebody_is_known_to_hav
     story = unsynced()
     assert "leads in epoch 1 and has None" in (story.ledger.led(story.replicas[2], 1) or "")
     story = unsynced()
-    assert "cuts off 0..9" in (story.ledger.cut(story.replicas[1], 0, is_in_sync=True) or "")
+    assert "truncates 0..9" in (story.ledger.cut(story.replicas[1], 0, is_in_sync=True) or "")
 
 
 def test_after_a_loss_others_may_lead_with_less_and_what_they_commit_is_judged_again() -> None:
@@ -259,14 +259,14 @@ def test_a_leader_that_still_has_what_was_lost_may_show_it_without_the_others() 
     story.ledger.met(again)
     story.ledger.led(again, 1)
     assert story.ledger.advanced(again, 10, 2, ["broker-0"]) is None
-    assert story.ledger.shown(9, "a consumer is given") is None
+    assert story.ledger.shown(9, "a consumer gets") is None
 
 
 def test_an_answer_of_before_a_loss_may_come_after_it() -> None:
     ledger = unsynced().ledger
     ledger.lose()
-    assert ledger.shown(9, "a producer is told of") is None
-    assert "no more than 0 is committed" in (ledger.shown(10, "a producer is told of") or "")
+    assert ledger.shown(9, "a producer gets") is None
+    assert "only 0 is committed" in (ledger.shown(10, "a producer gets") or "")
 
 
 def test_a_producers_sequence_stands_in_a_log_once() -> None:

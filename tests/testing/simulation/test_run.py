@@ -132,7 +132,7 @@ def test_the_checks_find_what_is_lost_doubled_swapped_invented_unseen_skipped_an
     assert "is lost" in findings(history, {place: sound[:1]})[0]
     assert "where now" in findings(history, {place: [(0, second.value(0)), (1, first.value(0))]})[0]
     assert "stored twice" in findings(history, {place: [*sound, (2, first.value(3))]})[0]
-    assert "nobody sent" in findings(history, {place: [*sound, (2, b"noise")]})[0]
+    assert "was never sent" in findings(history, {place: [*sound, (2, b"noise")]})[0]
     assert "was expected" in findings(history, {place: [*sound, (3, second.value(0))]})[0]
     assert commit_findings(history, {place: sound}, {place: 2}) == []
     assert "t-0: 1 is committed, and all from 2 to 2 was read" in commit_findings(history, {place: sound}, {place: 1})
@@ -147,7 +147,7 @@ def test_the_checks_find_what_is_lost_doubled_swapped_invented_unseen_skipped_an
     assert "skipped from 2 to 5" in told
     assert "read again as other ones" in told
     assert "was read at 5, where now None is" in told
-    assert "is given to a and to b in generation 3" in told
+    assert "is assigned to a and to b in generation 3" in told
 
 
 class Late:

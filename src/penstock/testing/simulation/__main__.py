@@ -33,7 +33,7 @@ _RARELY_S: Final = 10.0
 
 
 class Progress:
-    """`now_s` is of a clock that never jumps, everywhere."""
+    """Progress of a campaign. `now_s` is monotonic."""
 
     def __init__(self, total: int, now_s: float) -> None:
         self._total = total
@@ -44,7 +44,7 @@ class Progress:
         return now_s - self._began_s
 
     def line(self, done: int, failed: int, now_s: float, wall_s: float) -> str | None:
-        """What to tell now, or None: `done` seeds, `failed` of them; `wall_s` is the time of day, for the end."""
+        """A line to print now, or None. `wall_s` is the time of day, for the estimated end."""
         if done < 1 or now_s - self._told_s < self._every_s:
             return None
         self._told_s = now_s
@@ -98,24 +98,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m penstock.testing.simulation", description=(__doc__ or "").strip())
-    parser.add_argument("--seeds", type=_positive, default=100, help="how many seeds to run (100)")
-    parser.add_argument("--first", type=int, default=0, help="the first of them (0)")
-    parser.add_argument("--seed", type=int, help="run only this one")
+    parser.add_argument("--seeds", type=_positive, default=100, help="number of seeds to run (100)")
+    parser.add_argument("--first", type=int, default=0, help="first seed (0)")
+    parser.add_argument("--seed", type=int, help="run only this seed")
     parser.add_argument(
         "--brokers", type=_brokers, help=f"1, or at least 3 ({_BROKERS}, or as many as the mutation needs)"
     )
-    parser.add_argument("--jobs", type=_positive, default=os.cpu_count() or 1, help="processes side by side")
+    parser.add_argument("--jobs", type=_positive, default=os.cpu_count() or 1, help="parallel processes")
     parser.add_argument("--lines", type=_positive, default=60, help="lines of a failing seed's trace (60)")
     parser.add_argument(
-        "--schedule", help="faults instead of drawn ones: '4.0 power broker-0 for 1.5 | 6 reset broker-0'"
+        "--schedule", help="use these faults instead of drawn ones: '4.0 power broker-0 for 1.5 | 6 reset broker-0'"
     )
     parser.add_argument("--mutation", choices=sorted(MUTATIONS), help="switch a safeguard off: some seeds must fail")
     parser.add_argument(
-        "--mutations", nargs="*", metavar="NAME", help="count for each of these, or for all, the seeds that catch it"
+        "--mutations", nargs="*", metavar="NAME", help="count the seeds that catch each of these mutations, or all"
     )
-    parser.add_argument("--until-caught", type=_positive, metavar="N", help="of --mutations: stop when N seeds did")
-    parser.add_argument("--results", type=Path, metavar="FILE", help="of --mutations: keep the figures there (JSON)")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="of --results: put their table into this document")
+    parser.add_argument(
+        "--until-caught", type=_positive, metavar="N", help="with --mutations: stop when N seeds caught one"
+    )
+    parser.add_argument("--results", type=Path, metavar="FILE", help="with --mutations: file for the results (JSON)")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="with --results: document to put the table into")
     return parser
 
 
@@ -132,14 +134,14 @@ def _measure_mutations(options: argparse.Namespace) -> int:
             _say(str(tally))
             tallies.append(tally)
     except KeyboardInterrupt:
-        _say(f"stopped; {len(names) - len(tallies)} mutations were not measured")
+        _say(f"stopped; {len(names) - len(tallies)} mutations not measured")
         status = _STOPPED
     if options.results is not None:
         results = keep_results(options.results, tallies)
         if options.table is not None:
             options.table.write_text(with_table(options.table.read_text(), results))
     failed = [tally.name for tally in tallies if tally.is_rare or tally.of(Verdict.BROKEN)]
-    _say(f"{len(tallies) - len(failed)} of {len(tallies)} mutations are caught; not: {', '.join(failed) or 'none'}")
+    _say(f"{len(tallies) - len(failed)} of {len(tallies)} mutations caught; not caught: {', '.join(failed) or 'none'}")
     return status or (1 if failed else 0)
 
 
@@ -153,7 +155,7 @@ def _positive(text: str) -> int:
 def _brokers(text: str) -> int:
     number = _positive(text)
     if number == 2:
-        raise argparse.ArgumentTypeError("partitions of a cluster have three replicas: 2 brokers cannot hold them")
+        raise argparse.ArgumentTypeError("partitions have three replicas, which 2 brokers cannot hold")
     return number
 
 
@@ -175,7 +177,7 @@ def _run_all(seeds: Sequence[int], plan: Plan, options: argparse.Namespace) -> I
 
 @contextmanager
 def _interrupts_ignored() -> Iterator[None]:
-    """Ctrl-C reaches the whole process group: the one who counts ends the run."""
+    """Ctrl-C reaches the whole process group; the main process ends the run."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
@@ -184,13 +186,13 @@ def _interrupts_ignored() -> Iterator[None]:
 
 
 def run_one(seed: int, *, plan: Plan, lines: int, mutation: str | None) -> Report:
-    """In whichever process."""
+    """Run in a worker process."""
     with mutated(mutation) if mutation else nullcontext():
         return simulate(seed, plan, lines=lines)
 
 
 class _Summary:
-    """What is printed."""
+    """The output."""
 
     def __init__(self, options: argparse.Namespace, plan: Plan) -> None:
         self._mutation: str | None = options.mutation
@@ -214,7 +216,7 @@ class _Summary:
                     _say(line)
         except KeyboardInterrupt:
             was_stopped = True
-            _say(f"stopped; {total - self._runs} seeds were not run")
+            _say(f"stopped; {total - self._runs} seeds not run")
         took_s = max(progress.took_s(time.monotonic()), 1e-9)
         _say(
             f"{self._runs} seeds, {len(self._failures)} failed: {self._virtual_s / 3600:.2f} simulated hours in "
@@ -242,7 +244,7 @@ class _Summary:
                 _RECORDS: report.acknowledged - report.excused,
                 _COMMITS: report.commits - report.excused_commits,
                 "reads": report.read,
-                "looks at invariants": report.checks,
+                "checks of invariants": report.checks,
             }
         )
         self._excused += Counter({_RECORDS: report.excused, _COMMITS: report.excused_commits})
@@ -262,8 +264,8 @@ class _Summary:
             again += f"--schedule '{report.schedule}' "
         _say("\n".join(report.last_lines))
         _say(f"seed {report.seed} FAILED: {report.problem}")
-        _say(f"  trace {report.trace_hash}; its faults: {report.schedule or 'none'}")
-        _say(f"  again: python -m penstock.testing.simulation {again}--seed {report.seed}")
+        _say(f"  trace {report.trace_hash}; faults: {report.schedule or 'none'}")
+        _say(f"  repeat: python -m penstock.testing.simulation {again}--seed {report.seed}")
 
 
 def _listed(counts: Counter[str]) -> str:

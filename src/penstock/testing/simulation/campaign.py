@@ -26,7 +26,7 @@ from penstock.testing.simulation.observer import InvariantBroken
 from penstock.testing.simulation.run import Plan, Violation, simulate
 
 RAREST: Final = 200
-"""One seed of so many catches a mutation, or the faults are not drawn well enough."""
+"""A mutation that fewer than one of this many seeds catch counts as too rare."""
 _SEEDS_KEPT: Final = 3
 _VIOLATIONS: Final = tuple(f"{error.__name__}: " for error in (InvariantBroken, Violation, Unhealed, CannotStart))
 _CODE_ERRORS: Final = (TypeError, AttributeError, NameError, ImportError, NotImplementedError, AssertionError)
@@ -43,7 +43,7 @@ class Verdict(Enum):
 
 
 class Trial(NamedTuple):
-    """One seed under one mutation."""
+    """The outcome of one seed under one mutation."""
 
     seed: int
     verdict: Verdict
@@ -51,7 +51,7 @@ class Trial(NamedTuple):
 
 
 def try_seed(seed: int, name: str) -> Trial:
-    """Run a seed without a safeguard. Whether it passes with it is asked by `is_sound`."""
+    """Run a seed without a safeguard. `is_sound` tells whether it passes with it."""
     mutation = MUTATIONS[name]
     with mutated(name), _logged_code_errors() as stumbles:
         problem = simulate(seed, Plan(brokers=mutation.brokers), lines=1).problem
@@ -71,7 +71,7 @@ def is_sound(seed: int, brokers: int) -> bool:
 
 @contextmanager
 def _logged_code_errors() -> Iterator[list[str]]:
-    """Exceptions that tell of a mistake in the code, as far as anything in Penstock logs them."""
+    """Logged exceptions that indicate a bug in the mutated code."""
     found: list[str] = []
 
     class Listener(logging.Handler):
@@ -90,7 +90,7 @@ def _logged_code_errors() -> Iterator[list[str]]:
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the seeds under one mutation."""
+    """The outcomes of all seeds under one mutation."""
 
     name: str
     trials: list[Trial] = field(default_factory=list)
@@ -148,7 +148,7 @@ class Campaign:
         return tally
 
     def _confirmed(self, trials: list[Trial], brokers: int, pool: ProcessPoolExecutor) -> list[Trial]:
-        """A seed that fails anyway shows nothing about a mutation."""
+        """Whether a seed passes without the mutation."""
         unknown = [
             trial.seed
             for trial in trials
@@ -168,7 +168,7 @@ class Campaign:
 
 
 def noted(tally: Tally) -> dict[str, Any]:
-    """A tally as it is kept: how many seeds were run, how many caught, the first of them, what the first one said."""
+    """A tally for the results file."""
     caught = tally.of(Verdict.CAUGHT)
     return {
         "seeds": len(tally.trials),
@@ -179,12 +179,12 @@ def noted(tally: Tally) -> dict[str, Any]:
 
 
 def read_results(path: Path) -> dict[str, Any]:
-    """By mutation; none if there is no such file."""
+    """Results by mutation; empty if the file does not exist."""
     return dict(json.loads(path.read_text())) if path.exists() else {}
 
 
 def keep_results(path: Path, tallies: Iterable[Tally]) -> dict[str, Any]:
-    """Put figures in the place of older ones of the same mutations."""
+    """Replace the results of these mutations."""
     results = {**read_results(path), **{tally.name: noted(tally) for tally in tallies}}
     known = {name: results[name] for name in MUTATIONS if name in results}
     path.write_text(json.dumps(known, indent=2) + "\n")
@@ -192,9 +192,9 @@ def keep_results(path: Path, tallies: Iterable[Tally]) -> dict[str, Any]:
 
 
 def table(results: Mapping[str, Any]) -> str:
-    """Every mutation, what follows from it, and how often that was seen, as Markdown."""
+    """The table of mutations as Markdown."""
     lines = [
-        "| mutation | without the safeguard | what is found | seeds that catch it |",
+        "| mutation | without the safeguard | violation | seeds that catch it |",
         "|---|---|---|---|",
     ]
     for name, mutation in MUTATIONS.items():
@@ -206,9 +206,11 @@ def table(results: Mapping[str, Any]) -> str:
 
 
 def with_table(document: str, results: Mapping[str, Any]) -> str:
-    """A document with the table between its two marks; ValueError if it has none."""
+    """The document with the table between its two marks. Raises ValueError without marks."""
     before, begins, rest = document.partition(_TABLE_BEGINS)
     _, ends, after = rest.partition(_TABLE_ENDS)
     if not begins or not ends:
-        raise ValueError(f"no table of mutations: mark its place by {_TABLE_BEGINS} and {_TABLE_ENDS}")
+        raise ValueError(
+            f"the document has no table of mutations; mark its place with {_TABLE_BEGINS} and {_TABLE_ENDS}"
+        )
     return f"{before}{begins}\n{table(results)}\n{ends}{after}"

@@ -40,7 +40,7 @@ CLEANED: Final = frozenset({TABLE, WINDOW})
 SETTINGS: Final = {"log.cleaner.backoff.ms": "200", "log.retention.check.interval.ms": "300"}
 """Of brokers in a run that has these topics."""
 COMPACTIONS: Final = "compacted segments installed"
-RETENTIONS: Final = "segments let go by retention"
+RETENTIONS: Final = "segments deleted by retention"
 DELETIONS: Final = "records deleted by request"
 
 _ONE_IN: Final = 3
@@ -56,7 +56,7 @@ Key = bytes | None
 
 
 class Stored(NamedTuple):
-    """A record, and the epoch that it stands in a log with."""
+    """A record, and its leader epoch in a log."""
 
     key: Key
     value: bytes | None
@@ -73,7 +73,7 @@ def is_drawn(seed: int) -> bool:
 
 
 class Cleanup:
-    """The two topics of a run. `complain` is given a sentence for each rule that is broken."""
+    """The two topics of a run. `complain` gets a sentence for each broken rule."""
 
     def __init__(
         self, host: SimulatedHost, cluster: SimulatedCluster, complain: Callable[[str | None], None], *, replicas: int
@@ -89,9 +89,9 @@ class Cleanup:
         self._acknowledged: dict[str, dict[int, tuple[Key, bytes | None]]] = {TABLE: {}, WINDOW: {}}
         self._numbers = 0
         self._requested = 0
-        """Below it somebody has asked for the records of the window to be deleted."""
+        """Deletion of the window's records was requested below this offset."""
         self._deleted = 0
-        """Below it they were, on every replica."""
+        """They were deleted below this offset, on every replica."""
         self._starts: dict[tuple[int, int], int] = {}
         self.task = host.spawn(self._run())
         cluster.network.kernel.call_later(_TICK_S, self._tick)
@@ -159,7 +159,7 @@ class Cleanup:
         self._acknowledged[name][stored.offset] = key, value
 
     async def _delete(self, admin: AsyncAdmin) -> None:
-        """Ask for the oldest records of the window to go; mostly some, now and then all that are known."""
+        """Delete the oldest records of the window; mostly some, sometimes all known ones."""
         known = max(self._acknowledged[WINDOW], default=-1) + 1
         offset = known if not self._random.below(4) else self._requested + self._random.below(1 + known // 3)
         offset = min(offset, known)
@@ -179,7 +179,7 @@ class Cleanup:
             self._deleted = max(self._deleted, offset)
 
     def _everybody(self) -> list[tuple[str, int]]:
-        """The brokers' lives, if all of them serve."""
+        """The brokers' processes, if all of them serve."""
         nodes = self._cluster.nodes
         return [(node.name, node.lives) for node in nodes] if all(node.is_ready for node in nodes) else []
 
@@ -193,7 +193,7 @@ class Cleanup:
             leading, start = (partition.leadership.epoch, node.lives), partition.log.log_start_offset
             before = self._starts.get(leading, 0)
             if start < before:
-                self._complain(f"{WINDOW}-0: the log of {node.name}, which leads, begins at {start} after {before}")
+                self._complain(f"{WINDOW}-0: the log of {node.name}, which leads, starts at {start} after {before}")
             self._starts[leading] = start
         self._cluster.network.kernel.call_later(_TICK_S, self._tick)
 
@@ -208,20 +208,20 @@ class Cleanup:
         ]
         self.done[RETENTIONS] += len(gone)
         if log.log_start_offset > log.high_watermark:
-            self._complain(f"{log.folder}: it begins at {log.log_start_offset}, above {log.high_watermark}")
+            self._complain(f"{log.folder} starts at {log.log_start_offset}, above {log.high_watermark}")
         for base, newest_ms, end in gone:
             is_old = 0 <= settings.retention_ms < now_ms - newest_ms
             is_too_much = 0 <= settings.retention_bytes <= log.size
             if not (end <= start or (settings.deletes and (is_old or is_too_much))):
                 self._complain(
-                    f"{log.folder}: {base}..{end - 1} is let go, {log.size} bytes are left, and nothing is over"
+                    f"{log.folder}: {base}..{end - 1} is deleted, {log.size} bytes are left, and no limit is exceeded"
                 )
 
     # --- in the end
 
     @property
     def is_settled(self) -> bool:
-        """Whether every replica of the window begins where it was told to."""
+        """Whether every replica of the window starts where it was requested to."""
         return all(log.log_start_offset >= self._deleted for _, log in self._logs(WINDOW))
 
     def findings(self) -> list[str]:
@@ -243,7 +243,7 @@ class Cleanup:
             if other != stored:
                 yield f"{where}: at {offset} is {stored}, elsewhere {other}"
             if stored.value is not None and self._sent[name].get(stored.value, b"nobody") != stored.key:
-                yield f"{where}: at {offset} is {stored}, which nobody sent"
+                yield f"{where}: at {offset} is {stored}, which was never sent"
             told = self._acknowledged[name].get(offset)
             if told is not None and told != (stored.key, stored.value):
                 yield f"{where}: at {offset} is {stored}, where {told[1]!r:.20} for {told[0]!r} was acknowledged"
@@ -256,7 +256,7 @@ class Cleanup:
         newest = {stored.key: offset for offset, stored in sorted(everything.items())}
         for offset, (key, _) in sorted(self._acknowledged[TABLE].items()):
             if offset > newest.get(key, -1):
-                yield f"{where}: the newest of {key!r} was acknowledged at {offset}, and is lost"
+                yield f"{where}: the newest of {key!r} was acknowledged at {offset}, but is lost"
         for key, offset in newest.items():
             if offset not in records:
                 yield f"{where} lacks {everything[offset]} at {offset}, which is the newest of {key!r}"
@@ -293,7 +293,7 @@ def _records(log: PartitionLog) -> dict[int, Stored]:
 
 @contextmanager
 def watched(cleanup: Cleanup) -> Iterator[None]:
-    """The real code tells what it lets go and what it compacts, for the time of a run."""
+    """Patches the real code to report what it deletes and compacts during a run."""
     install = Compaction.install
 
     def retained(log: PartitionLog, now_ms: int, *given: Any) -> list[str]:

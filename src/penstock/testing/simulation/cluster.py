@@ -64,7 +64,7 @@ class DiskTiming:
         self.loop: SimulatedLoop | None = None
         """The process that uses the disk."""
         self.after_write: Callable[[], None] | None = None
-        """Called once, at the next write to a log: who wants to come at the worst moment waits for it."""
+        """Called once, at the next write to a log: the worst moment for a fault."""
         self.syncs = 0
         self._random = PythonRandom(f"{seed}/disk")
         self._errors = 0
@@ -94,7 +94,7 @@ class DiskTiming:
         return None
 
     def beside(self, work: Callable[[], T]) -> tuple[Outcome[T], float]:
-        """Do it as a thread would: what came of it, and how long its syncs took."""
+        """Run it as a thread would. Returns the result and the duration of its syncs."""
         before_s, self._is_beside = self._spent_s, True
         try:
             outcome: Outcome[T] = Outcome(work())
@@ -155,7 +155,7 @@ class SimulatedWorkers:
             self._start()
 
     def close(self) -> None:
-        """Here time does not pass while it is waited for."""
+        """Virtual time does not pass here."""
         self._closed = True
         self._waiting.clear()
         while self._unfinished:
@@ -211,7 +211,7 @@ class SimulatedHost:
         self.lives = 0
         self.is_on = True
         self.on_boot: Callable[[], None] | None = None
-        """What a process does that is started in the place of one that was killed; None if nobody starts one."""
+        """The entry point of a process that replaces a killed one; None if there is none."""
         self._dead_loops: list[SimulatedLoop] = []
         self.loop = self._new_loop()
 
@@ -229,7 +229,7 @@ class SimulatedHost:
         )
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run something in the process; an exception of it that nobody asks for ends the run."""
+        """Run a coroutine in the process. An unhandled exception ends the run."""
         return self.loop.create_task(work)
 
     @property
@@ -237,7 +237,7 @@ class SimulatedHost:
         return not self.loop.is_dead
 
     def kill(self) -> None:
-        """The process ends at once, the machine goes on."""
+        """Kill the process; the machine keeps running."""
         if self.is_alive:
             self.loop.kill()
             # Kept until the end of the run: a task that is collected would run its `finally`.
@@ -245,13 +245,13 @@ class SimulatedHost:
             self.network.process_ended(self.loop)
 
     def lose_power(self) -> None:
-        """The machine and its process are gone; nobody is told."""
+        """The machine loses power; peers are not notified."""
         self.is_on = False
         self.network.power_off(self.address)
         self.kill()
 
     def boot(self) -> None:
-        """Power, if it had none, and an empty process."""
+        """Restore power and create an empty process."""
         if not self.is_on:
             self.is_on = True
             self.network.power_on(self.address)
@@ -266,7 +266,7 @@ class SimulatedHost:
 
 
 class SimulatedEnvironment:
-    """A `Environment` on a simulated host, for one life of its process."""
+    """An `Environment` on a simulated host, for one process."""
 
     def __init__(self, host: SimulatedHost, files: SimulatedFiles, timing: DiskTiming) -> None:
         self.clock: Clock = host.clock
@@ -330,7 +330,7 @@ class SimulatedNode(SimulatedHost):
         self.tree = tree
         self.timing = DiskTiming(f"{seed}/{self.name}")
         self.on_start: Callable[[SimulatedNode], None] | None = None
-        """Called when a start has succeeded, or has not."""
+        """Called when a start has succeeded or failed."""
         self.disks = 0
         self.replace_disk()
         self.broker: Broker | None = None
@@ -349,7 +349,7 @@ class SimulatedNode(SimulatedHost):
         self.started_s = 0.0
 
     def replace_disk(self) -> None:
-        """An empty one for all folders; the process that used the old one must be dead."""
+        """Replace the disk of all folders by an empty one; its process must be dead."""
         self.disks += 1
         self.files = SimulatedFiles(self.random.branch(f"disk {self.disks}"))
         self.files.operations.hook = self.timing
@@ -373,7 +373,7 @@ class SimulatedNode(SimulatedHost):
         return None if task is None or not task.done() or task.cancelled() else task.exception()
 
     def start(self) -> None:
-        """Begin to start the broker, in a new process if the last one is dead."""
+        """Start the broker, in a new process if the last one is dead."""
         self.boot()
         self.started_s = self.scheduler.now_s
         self.timing.loop = self.loop
@@ -392,7 +392,7 @@ class SimulatedNode(SimulatedHost):
             self.on_start(self)
 
     async def stop(self) -> bool:
-        """Stop the broker cleanly, from within its own process; whether it could."""
+        """Stop the broker cleanly, within its process. Returns whether that was possible."""
         broker = self.broker
         return broker is None or await broker.stop()
 
@@ -456,7 +456,7 @@ class SimulatedCluster:
         ]
         self.hosts: dict[str, SimulatedHost] = {host.name: host for host in (*every, *self.clients)}
         self.failing: set[str] = set()
-        """Hosts whose disk fails: nobody can expect a broker to start there."""
+        """Hosts with a failing disk, on which a broker need not start."""
         self.last_failure: dict[str, BaseException] = {}
 
     @property
@@ -468,7 +468,7 @@ class SimulatedCluster:
             self._start(node)
 
     def add(self, node: SimulatedNode) -> None:
-        """One of the spare brokers joins the others."""
+        """Start a spare broker."""
         self.spares.remove(node)
         self.nodes.append(node)
         self._start(node)
@@ -500,7 +500,7 @@ class SimulatedCluster:
             node.start()
 
     def kill_all(self) -> None:
-        """Nothing of it may do anything any more, not even while it is forgotten."""
+        """Stop all loops for good, so that garbage collection runs no code of theirs."""
         for host in self.hosts.values():
             host.loop.kill()
         self.network.kernel.kill()
@@ -508,7 +508,7 @@ class SimulatedCluster:
     # --- watching
 
     def all_serving(self) -> bool:
-        """Whether every broker serves; CannotStart if the start of a lone one failed, unless its disk does."""
+        """Whether every broker serves. Raises CannotStart if a single broker failed to start with a sound disk."""
         if self.is_alone:
             for node in self.nodes:
                 failure = node.failure
@@ -517,7 +517,7 @@ class SimulatedCluster:
         return all(node.is_ready for node in self.nodes)
 
     def broker_states(self) -> str:
-        """For whoever wonders why it did not heal."""
+        """A description for the report of an unhealed cluster."""
         told = []
         for node in self.nodes:
             failure = self.last_failure.get(node.name)

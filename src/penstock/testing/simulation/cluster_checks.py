@@ -37,13 +37,13 @@ _GUARDED: Final = tuple(
 
 
 class TreeAudit:
-    """`complain` is given a sentence for each rule that is broken."""
+    """`complain` gets a sentence for each broken rule."""
 
     def __init__(self, state: TreeState, complain: Callable[[str], None]) -> None:
         self._state = state
         self._complain = complain
         self.states = 0
-        """How many states of partitions were looked at."""
+        """Number of partition states checked."""
 
     def __call__(self, operations: Sequence[Operation], session: int) -> None:
         for operation in operations:
@@ -59,8 +59,8 @@ class TreeAudit:
     def _check_writer(self, operation: Create | Set | Delete, session: int) -> None:
         controller = self._state.node(layout.CONTROLLER)
         if controller is None or controller.owner != session:
-            holder = "nobody" if controller is None else f"session {controller.owner or 0:x}"
-            self._complain(f"session {session:x} changes {operation.path}, and the controller is {holder}")
+            holder = "none" if controller is None else f"session {controller.owner or 0:x}"
+            self._complain(f"session {session:x} changes {operation.path}, but the controller is {holder}")
 
     def _check_state(self, name: str, operation: Create | Set) -> None:
         after = decode_partition_state(operation.path, operation.data)
@@ -76,11 +76,11 @@ class TreeAudit:
 def _contradictions(before: PartitionState | None, after: PartitionState) -> list[str]:
     found = []
     if not after.isr:
-        found.append("nobody is in sync")
+        found.append("the ISR is empty")
     if after.leader != NO_LEADER and after.leader not in after.isr:
-        found.append("the leader is not in sync")
+        found.append("the leader is not in the ISR")
     if set(after.elr) & set(after.isr):
-        found.append("somebody is in sync and eligible")
+        found.append("a replica is in the ISR and in the ELR")
     if before is None:
         return found
     if after.leader_epoch < before.leader_epoch:
@@ -94,11 +94,11 @@ def _contradictions(before: PartitionState | None, after: PartitionState) -> lis
 
 
 class Unhealed(SimulationFailed):
-    """The faults were over, and something did not come right in time."""
+    """The cluster did not recover in time after the last fault."""
 
 
 def unhealed(cluster: SimulatedCluster) -> list[str]:
-    """What of the cluster is not as it should be, by the tree's word."""
+    """What is wrong with the cluster, by its metadata."""
     found = []
     state = cluster.tree.state
     live = {node.broker_id for node in cluster.nodes if node.is_ready}
@@ -144,10 +144,10 @@ def differences(cluster: SimulatedCluster, *, only_lengths: bool = False) -> lis
             if log.log_end_offset != first.log_end_offset or log.high_watermark != first.high_watermark:
                 found.append(
                     f"{topic}-{index}: {replicas[0]} ends at {first.log_end_offset}, {broker} at {log.log_end_offset}, "
-                    f"with watermarks {first.high_watermark} and {log.high_watermark}"
+                    f"with high watermarks {first.high_watermark} and {log.high_watermark}"
                 )
             elif not only_lengths and topic not in CLEANED and _bytes(log) != _bytes(first):
-                found.append(f"{topic}-{index}: {broker} has other bytes than {replicas[0]}")
+                found.append(f"{topic}-{index}: {broker} differs from {replicas[0]}")
     return found
 
 

@@ -26,7 +26,7 @@ from penstock.testing.simulation.cluster import LOSSES, SimulatedCluster, Simula
 from penstock.testing.simulation.faults import Fault
 
 LONGEST_WAIT_S: Final = 0.5
-UNSEEN_HEADER: Final = "header of a batch that was to be damaged where no start looks at it"
+UNSEEN_HEADER: Final = "batch header to damage is not read by a start"
 _WORST_MOMENT_S: Final = 0.001
 _DEADLY: Final = frozenset({kinds.POWER, kinds.CRASH, kinds.BLACKOUT, *kinds.DISK_LOST})
 
@@ -36,7 +36,7 @@ _TROUBLES: Final = {
     kinds.DISK_OUT: (errno.EIO, ALL_KINDS, ""),
     kinds.DEAD_DISK: (errno.EIO, ALL_KINDS, ""),
 }
-"""The error, what fails with it, and of which files."""
+"""The error, the operations that fail with it, and of which files."""
 
 Undo = Callable[[], None]
 
@@ -45,11 +45,11 @@ class UnknownHost(ValueError):
     """A schedule names a host that this cluster does not have."""
 
     def __init__(self, name: str, names: Sequence[str]) -> None:
-        super().__init__(f"there is no host {name!r}: there are {', '.join(names)}")
+        super().__init__(f"unknown host {name!r}; the hosts are {', '.join(names)}")
 
 
 class FaultInjector:
-    """For one run. `done` counts the faults by their kind."""
+    """Applies the faults of one run. `done` counts them by kind."""
 
     def __init__(self, cluster: SimulatedCluster, seed: int | str) -> None:
         self.done: Counter[str] = Counter()
@@ -65,11 +65,11 @@ class FaultInjector:
 
     @property
     def is_over(self) -> bool:
-        """Whether all that was scheduled has come and gone."""
+        """Whether all scheduled faults are over."""
         return not self._unfinished
 
     def schedule(self, faults: Sequence[Fault]) -> None:
-        """Have them happen; NoSuchHost."""
+        """Schedule the faults. Raises UnknownHost."""
         hosts = self._cluster.hosts
         for fault in faults:
             for name in filter(None, (fault.host, fault.peer)):
@@ -81,7 +81,7 @@ class FaultInjector:
             self._network.kernel.call_at(fault.at_s, begin, fault)
 
     def _lie_in_wait(self, fault: Fault) -> None:
-        """Sometimes come at once, mostly right after the next write to a log: between it and its answer."""
+        """Strike at once, or mostly right after the next write to a log, before its response."""
         nodes = self._cluster.nodes
         chosen = nodes[self._random.below(len(nodes))].name if fault.kind in kinds.OF_ALL else fault.host
         host, kernel = self._cluster.hosts[chosen], self._network.kernel
@@ -132,7 +132,7 @@ class FaultInjector:
         return up
 
     def _apply(self, fault: Fault, host: SimulatedHost) -> Undo | None:
-        """Do it; what undoes it, or None if it makes no sense now."""
+        """Apply a fault. Returns what undoes it, or None if it does not apply now."""
         network, kind = self._network, fault.kind
         if kind == kinds.PAUSE:
             loop = host.loop
@@ -211,7 +211,7 @@ class FaultInjector:
             self._rotten.append(node)
 
     def replace_rotten(self) -> None:
-        """What an operator does with a disk on which a bit has flipped, when it is known and all is quiet."""
+        """Replace disks with flipped bits, as an operator does after the faults."""
         for node in self._rotten:
             self._cluster.trace.note(node.name, "its disk is replaced")
             node.crash()
@@ -221,7 +221,7 @@ class FaultInjector:
 
     def _fail_a_sync(self, node: SimulatedNode, *, keep_cache: bool) -> Undo:
         def replace_process() -> None:
-            """What an operator does about a data folder that is offline."""
+            """Repair an offline data folder, as an operator does."""
             self._failing[node.name] -= 1
             if not self._failing[node.name]:
                 self._cluster.failing.discard(node.name)
@@ -239,7 +239,7 @@ class FaultInjector:
         return replace_process
 
     def _trouble(self, node: SimulatedNode, kind: str) -> Undo:
-        """Something is the matter with the disk of one of the data folders."""
+        """A fault of the disk of one data folder."""
         folder = node.data_folders[self._random.below(len(node.data_folders))]
         error_number, failing, path_ending = _TROUBLES[kind]
         trouble = Trouble(error_number, folder, failing, path_ending)
@@ -337,7 +337,7 @@ class FaultInjector:
         return back
 
     def _slow_down(self, node: SimulatedNode, factor: float) -> Undo:
-        """As slow as the worst that is the matter with it: three of them at once would keep it busy for an hour."""
+        """As slow as the worst of its faults; all together would keep it busy for an hour."""
         factors = self._slow[node.name]
 
         def back() -> None:
@@ -384,4 +384,4 @@ def _durable_batches_in(files: SimulatedFiles, parent: str, *, newest_only: bool
 
 
 def _nothing() -> None:
-    """A fault that is over at once."""
+    """The end of an instantaneous fault."""

@@ -76,17 +76,17 @@ class Fault:
 
 
 class InvalidSchedule(ValueError):
-    """Text that is no schedule."""
+    """Text that is not a schedule."""
 
     def __init__(self, text: str) -> None:
         super().__init__(
-            f"{text!r} is no fault: write '4.0 power broker-0 for 1.5', with a kind of "
+            f"{text!r} is not a fault. Example: '4.0 power broker-0 for 1.5'. Kinds: "
             f"{', '.join(KINDS)}; several are separated by |"
         )
 
 
 def parse_schedule(text: str) -> list[Fault]:
-    """From text; InvalidSchedule."""
+    """Parse a schedule. Raises InvalidSchedule."""
     faults = []
     for part in filter(None, (part.strip() for part in text.split("|"))):
         match = _TEXT.fullmatch(part)
@@ -134,7 +134,7 @@ _LATE_S: Final = 2.0
 _ENDS_BADLY: Final = frozenset(
     {CRASH, POWER, BLACKOUT, SYNC_ERROR, ROTTEN_CACHE, FULL_DISK, READ_ERROR, DISK_OUT, *DISK_LOST}
 )
-"""A broker to whom one of these happens may have lost what it had not synced."""
+"""A broker with one of these faults may have lost unsynced data."""
 
 
 def random_schedule(
@@ -148,9 +148,9 @@ def random_schedule(
     spares: Sequence[str] = (),
     may_forget: bool = True,
 ) -> list[Fault]:
-    """Faults one after the other or at once, all over by `end_s`. `spares` are brokers that may be added.
+    """Draw faults, sequential or overlapping, all over by `end_s`. `spares` are brokers that may be added.
 
-    Unless `may_forget`, one broker at most ends other than in good order.
+    Unless `may_forget`, at most one broker ends uncleanly.
 
     Every schedule draws its own kinds of faults and how dense they are: where everything happens all the time, nothing
     happens for long. Half of them have one or two stories among the rest, which single faults would rarely tell.
@@ -170,7 +170,7 @@ _SPARSENESS: Final = (0.6, 1.0, 1.0, 1.5)
 
 
 class _Drawing:
-    """A schedule in the making."""
+    """A schedule being drawn."""
 
     def __init__(
         self,
@@ -193,7 +193,7 @@ class _Drawing:
         self._forgetful = None if may_forget else brokers[random.below(len(brokers))]
 
     def add(self, at_s: float, kind: str, host: str, for_s: float, *, peer: str = "", amount: float = 1.0) -> None:
-        """Unless the schedule may not have it: it is over by then, or a second disk would be lost."""
+        """Add a fault, unless it is too late or a second disk would be lost."""
         if at_s >= self._end_s or (kind in DISK_LOST and any(fault.kind in DISK_LOST for fault in self.faults)):
             return
         if self._forgetful is not None and kind == BLACKOUT:
@@ -204,7 +204,7 @@ class _Drawing:
         self.faults.append(Fault(round(at_s, 3), kind, EVERYBODY if kind in OF_ALL else host, peer, for_s, amount))
 
     def scatter(self, mean_gap_s: float) -> None:
-        """Faults that have nothing to do with one another."""
+        """Independent faults."""
         random, brokers = self.random, self.brokers
         deck = self._deck()
         at_s = self._start_s
@@ -229,7 +229,7 @@ class _Drawing:
             self.add(at_s, kind, host, for_s, peer=peer, amount=_amount(kind, random))
 
     def _deck(self) -> Sequence[str]:
-        """All kinds, or every second one."""
+        """All kinds, or half of them."""
         deck = _DECK_ALONE if len(self.brokers) == 1 else _DECK_TOGETHER
         if not self.random.below(3):
             return deck
@@ -244,13 +244,13 @@ class _Drawing:
         return names[self.random.below(len(names))]
 
     def cast(self) -> list[str]:
-        """The brokers, in any order."""
+        """The brokers, in random order."""
         names = list(self.brokers)
         self.random.shuffle(names)
         return names
 
     def begin(self, length_s: float) -> float:
-        """When a story of that length begins, so that it ends in time if it can."""
+        """A start time that lets a story of that length end in time, if possible."""
         return self.random.uniform(self._start_s, max(self._start_s, self._end_s - length_s))
 
     def between(self, least: float, most: float) -> float:
@@ -258,7 +258,7 @@ class _Drawing:
 
 
 def _cut_off(drawing: _Drawing) -> None:
-    """What one broker says does not reach the others, while clients go on writing to it; then it ends, or all do."""
+    """One broker cannot reach the others while clients write to it; then it ends, or all do."""
     lasting_s = drawing.between(1.0, 2.5 * _SESSION_S)
     at_s = drawing.begin(lasting_s + 1.0)
     one, *others = drawing.cast()
@@ -292,7 +292,7 @@ def _one_after_the_other(drawing: _Drawing) -> None:
 
 
 def _rolling(drawing: _Drawing) -> None:
-    """One broker after the other is started again, back before its session is over or long after."""
+    """Brokers restart one after the other, before or long after their sessions expire."""
     rounds, gap_s = 3 + drawing.random.below(5), drawing.between(0.5, 4.0)
     kind = drawing.one_of((CRASH, CRASH, POWER, STOP))
     is_brief = drawing.random.below(3)
@@ -304,7 +304,7 @@ def _rolling(drawing: _Drawing) -> None:
 
 
 def _dark(drawing: _Drawing) -> None:
-    """All lose power, again and again."""
+    """All lose power, repeatedly."""
     rounds, gap_s = 1 + drawing.random.below(3), drawing.between(0.5, 4.0)
     at_s = drawing.begin(rounds * gap_s)
     for number in range(rounds):
@@ -312,7 +312,7 @@ def _dark(drawing: _Drawing) -> None:
 
 
 def _far_away(drawing: _Drawing) -> None:
-    """One broker comes back over links that are slow, and has much to catch up with, or has lost everything."""
+    """One broker returns over slow links and has much to copy, or everything."""
     away_s = drawing.between(0.2, 2 * _SESSION_S)
     at_s = drawing.begin(away_s + 3.0)
     one, *others = drawing.cast()
@@ -336,7 +336,7 @@ def _bad_disk(drawing: _Drawing) -> None:
 
 
 def _clients_come_and_go(drawing: _Drawing) -> None:
-    """One client, or one after the other, is killed, paused or cut off: for less than its session or for longer."""
+    """One or several clients are killed, paused or cut off, for less than a session or longer."""
     rounds, gap_s = 2 + drawing.random.below(3), drawing.between(1.0, 4.0)
     at_s = drawing.begin(rounds * gap_s)
     victims = [drawing.one_of(drawing.clients)] if drawing.random.below(2) else drawing.clients

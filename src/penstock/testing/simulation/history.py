@@ -44,13 +44,13 @@ class Sent(NamedTuple):
 
     @classmethod
     def of(cls, value: bytes) -> Sent:
-        """ValueError if it was never sent by a writer."""
+        """Raises ValueError for a value that no writer sent."""
         writer, topic, partition, number, _ = value.split(b":", 4)
         return cls(writer.decode(), Place(topic.decode(), int(partition)), int(number))
 
 
 class Loss(NamedTuple):
-    """What is left to excuse of a place after its last loss."""
+    """What remains excused of a partition after its last loss."""
 
     end: int
     """What was lost ended there: who is told of less, and of what had been sent by then, may be told of that still."""
@@ -63,7 +63,7 @@ class Loss(NamedTuple):
 
 
 class History:
-    """Of all clients of a run. `odd` are sentences about what a client must never be told."""
+    """What all clients of a run saw. `odd` are sentences about impossible responses."""
 
     def __init__(self) -> None:
         self.sent: set[Sent] = set()
@@ -71,11 +71,11 @@ class History:
         self.given_up: dict[Sent, str] = {}
         self.read: dict[Place, dict[int, Sent]] = {}
         self.reread: Counter[Place] = Counter()
-        """Records read again, and other ones than before: what was there had not been committed, and is gone."""
+        """Records read again with other values: what was there had not been committed, and is gone."""
         self.odd: list[str] = []
         self.owners: dict[tuple[int, Place], str] = {}
         self.committed: dict[Place, int] = {}
-        """The highest offset whose commit the group's coordinator has acknowledged to anybody."""
+        """The highest offset whose commit the coordinator has acknowledged."""
         self.reads = 0
         self.commits = 0
         self.losses: dict[Place, Loss] = {}
@@ -90,7 +90,7 @@ class History:
         return self.excused_records + sum(map(len, self.acknowledged.values()))
 
     def lost(self, place: Place, end: int) -> None:
-        """Nobody is left there who is known to have what was committed, up to `end`."""
+        """No broker is known to have what was committed, up to `end`."""
         self.excused_records += len(self.acknowledged.pop(place, ()))
         self.excused_commits += self._commits.pop(place, 0)
         self.committed.pop(place, None)
@@ -106,7 +106,7 @@ class History:
         self.losses[place] = Loss(end, read_end, numbers)
 
     def _is_of_before(self, place: Place, offset: int, what: Sent) -> bool:
-        """Whether the answer may have been under way when the place had its last loss."""
+        """Whether the response may have been in flight at the last loss of the partition."""
         loss = self.losses.get(place)
         return loss is not None and offset < loss.end and what.number <= loss.numbers.get(what.writer, -1)
 
@@ -131,7 +131,7 @@ class History:
         try:
             what = Sent.of(value)
         except ValueError:
-            self.odd.append(f"{reader} read {value[:40]!r} at {offset} of {place}, which nobody sent")
+            self.odd.append(f"{reader} read {value[:40]!r} at {offset} of {place}, which was never sent")
             return
         if self._is_of_before(place, offset, what):
             loss = self.losses[place]
@@ -150,16 +150,16 @@ class History:
         if place in self.losses:
             return
         if offset < committed:
-            self.odd.append(f"{reader} begins {place} at {offset}, and {committed} was committed")
+            self.odd.append(f"{reader} starts {place} at {offset}, but {committed} was committed")
         read_to = max(self.read.get(place, ()), default=-1) + 1
         if offset > read_to:
-            self.odd.append(f"{reader} begins {place} at {offset}, and the group has read up to {read_to}")
+            self.odd.append(f"{reader} starts {place} at {offset}, but the group has read up to {read_to}")
 
     def assigned(self, member: str, generation: int, place: Place) -> None:
-        """A member of the group may read a place in a generation."""
+        """A member is assigned a partition in a generation."""
         owner = self.owners.setdefault((generation, place), member)
         if owner != member:
-            self.odd.append(f"{place} is given to {owner} and to {member} in generation {generation}")
+            self.odd.append(f"{place} is assigned to {owner} and to {member} in generation {generation}")
 
     # --- committed offsets
     #
@@ -181,7 +181,7 @@ class History:
                 continue
             if offset < least.get(place, offset):
                 self.odd.append(
-                    f"{place}: the commit of {offset} was accepted, and {least[place]} was committed before"
+                    f"{place}: the commit of {offset} was accepted, although {least[place]} was committed before"
                 )
             self._commits[place] += 1
             self.committed[place] = max(offset, self.committed.get(place, offset))
@@ -191,18 +191,18 @@ class History:
         for place, offset in least.items():
             if told.get(place, -1) < offset and place not in self.losses:
                 answer = told.get(place)
-                self.odd.append(f"{place}: the commit of {offset} was acknowledged, and a reader is told of {answer}")
+                self.odd.append(f"{place}: the commit of {offset} was acknowledged, but a reader gets {answer}")
 
 
 def _not_interested(place: Place, offset: int) -> None:
-    """Nobody wants to know."""
+    """Not needed."""
 
 
 Log = Mapping[Place, Sequence[tuple[int, bytes]]]
 
 
 def findings(history: History, log: Log) -> list[str]:
-    """Everything that is wrong, the worst first."""
+    """All violations, the worst first."""
     stored: dict[Place, dict[int, Sent]] = {}
     found: list[str] = []
     for place, records in log.items():
@@ -210,14 +210,14 @@ def findings(history: History, log: Log) -> list[str]:
     lost = [sentence for place in history.acknowledged for sentence in _lost(history, place, stored.get(place, {}))]
     gone = [sentence for place in log for sentence in _gone(history, place, stored[place])]
     unseen = [
-        f"{place}: {what}, acknowledged at {offset}, was read as {seen} by who follows"
+        f"{place}: {what}, acknowledged at {offset}, was read as {seen}"
         for place, offset, what, seen in unseen_records(history)
     ]
     return [*lost, *found, *history.odd, *gone, *unseen]
 
 
 def unseen_records(history: History) -> Iterator[tuple[Place, int, Sent, Sent | None]]:
-    """Acknowledged records that who follows should have read by the end, and what it has read in their place."""
+    """Acknowledged records that readers should have read by the end, and what they read instead."""
     for place, told in history.acknowledged.items():
         seen, loss = history.read.get(place, {}), history.losses.get(place)
         for offset, what in told.items():
@@ -226,12 +226,12 @@ def unseen_records(history: History) -> Iterator[tuple[Place, int, Sent, Sent | 
 
 
 def commit_findings(history: History, log: Log, commits: Mapping[Place, int]) -> list[str]:
-    """What is wrong with the offsets that the group has committed when all of its members had read everything."""
+    """What is wrong with the committed offsets after all members have read everything."""
     found = []
     for place, told in history.acknowledged.items():
         least, most = max(told) + 1, len(log.get(place, ()))
         if place not in history.losses and not least <= commits.get(place, -1) <= most:
-            found.append(f"{place}: {commits.get(place)} is committed, and all from {least} to {most} was read")
+            found.append(f"{place}: {commits.get(place)} is committed, but everything from {least} to {most} was read")
     return found
 
 
@@ -252,11 +252,11 @@ def _of_partition(
         try:
             what = Sent.of(value)
         except ValueError:
-            yield f"{place}: at {offset} is {value[:40]!r}, which nobody sent"
+            yield f"{place}: at {offset} is {value[:40]!r}, which was never sent"
             continue
         stored[offset] = what
         if what not in history.sent or what.place != place:
-            yield f"{place}: at {offset} is {what}, which nobody sent there"
+            yield f"{place}: at {offset} is {what}, which was not sent there"
         if what in offsets:
             yield f"{place}: {what} is stored twice, at {offsets[what]} and at {offset}"
         elif unordered.get(what.writer, -1) < what.number < last.get(what.writer, -1):
@@ -275,9 +275,9 @@ def _lost(history: History, place: Place, stored: Mapping[int, Sent]) -> Iterato
 
 
 def _gone(history: History, place: Place, stored: Mapping[int, Sent]) -> Iterator[str]:
-    """What a reader was given is committed: nothing else can be there later."""
+    """What a reader got is committed: nothing else can be there later."""
     if history.reread[place]:
-        yield f"{place}: {history.reread[place]} records were read again as other ones"
+        yield f"{place}: {history.reread[place]} records were read again with other values"
     for offset, what in history.read.get(place, {}).items():
         if stored.get(offset) != what:
             yield f"{place}: {what} was read at {offset}, where now {stored.get(offset)} is"

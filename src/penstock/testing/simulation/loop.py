@@ -30,14 +30,14 @@ _ROUNDING_S = 1e-9
 
 
 class Unhandled(SimulationFailed):
-    """An exception that nobody handled, or something that asyncio complains of."""
+    """An unhandled exception, or an error reported by asyncio."""
 
     def __init__(self, place: str, told: str) -> None:
         super().__init__(f"{place}: {told}")
 
 
 class Network(Protocol):
-    """What a loop needs of the network."""
+    """The network as a loop needs it."""
 
     def connect(self, loop: SimulatedLoop, host: str, port: int) -> Awaitable[Pollable]: ...
 
@@ -85,7 +85,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     # --- what happens to a process
 
     def kill(self) -> None:
-        """It ends at once. Its tasks are kept as they are: a dead process runs no `finally`."""
+        """End at once. Tasks are kept as they are: a dead process runs no `finally`."""
         self._kept = asyncio.all_tasks(self)
         self.is_dead = True
         self.is_running_now = False
@@ -104,7 +104,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             self._ready.extend(held)
 
     def busy_for(self, seconds: float) -> None:
-        """It does something that takes so long, and nothing else meanwhile: a call that blocks."""
+        """Block for that long."""
         if self.is_dead or seconds <= 0:
             return
         now_s = self.scheduler.now_s
@@ -122,7 +122,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             self.resume()
 
     def hold(self, handle: Handle) -> None:
-        """A callback that is ready, but may not run."""
+        """Keep a callback that is ready but may not run."""
         if not self.is_dead:
             self._held.append(handle)
 
@@ -173,7 +173,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def run_until_complete(  # type: ignore[override]
         self, future: Awaitable[T], *, limit_s: float = _FOREVER_S
     ) -> T:
-        """What comes of it; Stuck if nothing is left that could bring it about by virtual time `limit_s`."""
+        """The result of a future. Raises Stuck if it is not done by virtual time `limit_s`."""
         task = asyncio.ensure_future(future, loop=self)
         if not self.scheduler.run_until(task.done, limit_s=limit_s):
             raise Stuck(f"{self.name}: {future!r} is not done by {limit_s} s")
@@ -261,7 +261,7 @@ def process_loop(scheduler: Scheduler, name: str, **given: Any) -> SimulatedLoop
 
 
 def kernel_of(scheduler: Scheduler) -> SimulatedLoop:
-    """The loop of what is no process: wires, switches, operating systems. It is never paused."""
+    """The loop of everything that is not a process: wires, switches, operating systems. Never paused."""
     if scheduler.kernel is None:
         scheduler.kernel = process_loop(scheduler, "kernel")
     return scheduler.kernel

@@ -27,7 +27,7 @@ from penstock.client.producer.accumulator import PartitionQueue
 from penstock.client.producer.producer_batch import UNNUMBERED, ProducerBatch
 from penstock.client.producer.sender import Decision, decide
 from penstock.cluster.controller import election, failover
-from penstock.cluster.controller.election import AlterPartitionError, IsrRequest, PartitionRules
+from penstock.cluster.controller.election import DEFAULT_RULES, IsrRequest, PartitionRules
 from penstock.cluster.controller.failover import MembershipChanges
 from penstock.cluster.image import ClusterImage, PartitionImage
 from penstock.cluster.tree.embedded import Entry, Journal
@@ -70,15 +70,15 @@ SOMETHING: Final = "…"
 
 class UnknownMutation(ValueError):
     def __init__(self, name: str) -> None:
-        super().__init__(f"there is no mutation {name!r}: there are {', '.join(MUTATIONS)}")
+        super().__init__(f"unknown mutation {name!r}; the mutations are {', '.join(MUTATIONS)}")
 
 
 class DriftedMutation(TypeError):
-    """A replacement that no longer fits what it replaces: the code has changed, the mutation has not."""
+    """A replacement that no longer fits the code."""
 
 
 class Expected(NamedTuple):
-    """A violation by its class and its sentence, in which `…` stands for anything."""
+    """A violation: its class and its sentence, in which `…` matches anything."""
 
     error: type[SimulationFailed]
     sentence: str
@@ -87,7 +87,7 @@ class Expected(NamedTuple):
         return f"{self.error.__name__}: {self.sentence}"
 
     def matches(self, problem: str) -> bool:
-        """Whether the problem of a report is this one."""
+        """Whether a report has this problem."""
         pattern = ".*".join(map(re.escape, self.sentence.split(SOMETHING)))
         return problem.startswith(f"{self.error.__name__}: ") and re.search(pattern, problem) is not None
 
@@ -109,7 +109,7 @@ class Mutation(NamedTuple):
 
 @contextmanager
 def mutated(name: str) -> Iterator[None]:
-    """The project without that safeguard; UnknownMutation, DriftedMutation."""
+    """Switch the safeguard off. Raises UnknownMutation and DriftedMutation."""
     mutation = MUTATIONS.get(name)
     if mutation is None:
         raise UnknownMutation(name)
@@ -121,12 +121,12 @@ def mutated(name: str) -> Iterator[None]:
 
 
 def require_same_shape(target: Any, attribute: str, replacement: Any) -> None:
-    """DriftedMutation unless it can stand for `target.attribute`: same kind, same parameters, same defaults."""
+    """Raise DriftedMutation unless it can replace `target.attribute`: same kind, parameters and defaults."""
     where = f"{getattr(target, '__qualname__', target.__name__)}.{attribute}"
     try:
         original = inspect.getattr_static(target, attribute)
     except AttributeError:
-        raise DriftedMutation(f"{where} is not there any more") from None
+        raise DriftedMutation(f"{where} does not exist any more") from None
     if isinstance(original, property) and isinstance(replacement, property):
         original, replacement = original.fget, replacement.fget
     if not isinstance(original, FunctionType) or not isinstance(replacement, FunctionType):
@@ -196,7 +196,7 @@ def _advance_over_unsynced(self: Partition) -> None:
 _REAL_WALK = walk
 _REAL_RUN = Flush.run
 _REAL_JOURNAL_APPEND = Journal.append
-_REAL_ADVANCE = Partition._advance
+_REAL_ADVANCE = Partition.advance
 
 
 # --- replication and control
@@ -205,7 +205,7 @@ _REAL_ADVANCE = Partition._advance
 def _follow_and_cut(self: Partition, image: PartitionImage) -> bool:
     is_new = _REAL_FOLLOW(self, image)
     if is_new and self.log.log_end_offset > self.log.high_watermark and self.log.failure is None:
-        self.cut(self.log.high_watermark)
+        self.truncate_to(self.log.high_watermark)
     return is_new
 
 
@@ -246,16 +246,14 @@ def _known_already(
     now_ms: float,
     log_start: int = UNKNOWN_START,
 ) -> tuple[ErrorCode, EpochEnd | None]:
-    return _REAL_ASKED_BY(self, broker, broker_epoch, position, {**brokers, broker: broker_epoch}, now_ms, log_start)
+    return _REAL_FETCHED_BY(self, broker, broker_epoch, position, {**brokers, broker: broker_epoch}, now_ms, log_start)
 
 
 def _forget_nothing(self: Progress, now_ms: float) -> None:
     """Whatever a broker said before it came back goes on to count."""
 
 
-def _refuse_nobody(
-    partition: PartitionImage, request: IsrRequest, epochs: Mapping[int, int], leaving: Collection[int]
-) -> AlterPartitionError | None:
+def _refuse_nobody(partition: PartitionImage, request: IsrRequest, image: ClusterImage) -> ErrorCode | None:
     return None
 
 
@@ -290,7 +288,7 @@ def _elect_in_the_same_epoch(
     live: Collection[int],
     restarted: Collection[int],
     controller_epoch: int,
-    rules: PartitionRules = election._NO_RULES,
+    rules: PartitionRules = DEFAULT_RULES,
     uncleanly_stopped: Collection[int] = (),
     emptied: Collection[int] = (),
 ) -> PartitionImage | None:
@@ -309,7 +307,7 @@ def _eligible_for_ever(
 
 _REAL_FOLLOW = Partition.follow
 _REAL_LEAD = Partition.lead
-_REAL_ASKED_BY = Partition.asked_by
+_REAL_FETCHED_BY = Partition.fetched_by
 _REAL_APPEND = PartitionLog.append_as_follower
 _REAL_NEWS = failover.find_membership_changes
 _REAL_ELECT = election.elect
@@ -426,168 +424,168 @@ def _found(sentence: str) -> Expected:
     return Expected(Violation, sentence)
 
 
-_UNDURABLE: Final = _broken("the watermark of … is …, where … are demanded")
-_NOT_ON_DISK: Final = _broken("says that … is durable, and its disk has …")
+_UNDURABLE: Final = _broken("the high watermark of … is …, where … are required")
+_NOT_ON_DISK: Final = _broken("reports … as durable, but its disk has …")
 _LEADER_LACKS: Final = _broken("leads in epoch … and has … where … is committed")
 _IN_SYNC_LACKS: Final = _broken("is in sync and has … where … is committed")
-_CUT: Final = _broken("is in sync and cuts off …, which is committed")
+_CUT: Final = _broken("is in sync and truncates …, which is committed")
 _STORED_OTHERWISE: Final = _broken("stores …, which others have as …")
-_TOLD_EARLY: Final = _broken("a producer is told of offset …, and no more than … is committed")
+_TOLD_EARLY: Final = _broken("a producer gets offset …, but only … is committed")
 _EPOCH_OF_TWO: Final = _broken("epoch … is led by … and by …")
 _TWICE: Final = _found("is stored twice, at … and at …")
 _LOST: Final = _found("was acknowledged at … and is lost")
 _REPLACED: Final = _found("was acknowledged at …, where … is")
 _SEQUENCE_AGAIN: Final = _found("has sequence … of producer … again")
-_OWNED_TWICE: Final = _found("is given to … and to … in generation …")
+_OWNED_TWICE: Final = _found("is assigned to … and to … in generation …")
 _GIVEN_TWICE: Final = _found("offset … of … was given to … and to …")
-_COMMIT_LOST: Final = _found("the commit of … was acknowledged, and a reader is told of …")
-_COMMIT_BACK: Final = _found("the commit of … was accepted, and … was committed before")
-_LEFT_OUT: Final = _found("begins … at …, and the group has read up to …")
-_UNREAD: Final = Expected(Unhealed, "who follows has caught up: not within …")
+_COMMIT_LOST: Final = _found("the commit of … was acknowledged, but a reader gets …")
+_COMMIT_BACK: Final = _found("the commit of … was accepted, although … was committed before")
+_LEFT_OUT: Final = _found("starts … at …, but the group has read up to …")
+_UNREAD: Final = Expected(Unhealed, "readers have caught up: not within …")
 
 ALONE: Final = 1
 
 MUTATIONS: Final[dict[str, Mutation]] = {
     "acknowledge-without-sync": Mutation(
-        "acks=all is answered before the disk has the records",
+        "acks=all is acknowledged before the records are on disk",
         ((GroupCommit, "when_durable", _durable_at_once),),
         (_UNDURABLE, _NOT_ON_DISK),
         ALONE,
     ),
     "recovery-without-checksum": Mutation(
-        "recovery believes every batch whose header looks sound",
+        "recovery trusts every batch whose header looks sound",
         ((recovery, "walk", _walk_unverified),),
         (_UNREAD, _LEADER_LACKS, _NOT_ON_DISK),
         ALONE,
     ),
     "retries-are-appended": Mutation(
-        "a batch that was stored before is stored again when it is sent again",
+        "a retried batch is stored again",
         ((ProducerStates, "check", _always_new),),
         (_TWICE, _SEQUENCE_AGAIN),
         ALONE,
     ),
     "failed-syncs-count": Mutation(
-        "a sync that failed is taken for one that did not",
+        "a failed sync counts as successful",
         ((Flush, "run", _run_whatever_happens),),
         (_LEADER_LACKS, _NOT_ON_DISK),
         ALONE,
     ),
     "rotten-cache-believed": Mutation(
-        "after a sync that failed, a restart believes what it finds in the page cache",
+        "after a failed sync, a restart trusts the page cache",
         ((log_loader, "has_failed_sync", _no_failed_sync),),
         (_LEADER_LACKS, _NOT_ON_DISK),
         ALONE,
     ),
     "segments-without-names": Mutation(
-        "new segments are synced, their names in the folder are not",
+        "new segments are synced, but not their folder entries",
         ((Flush, "run", _run_without_names),),
         (_LEADER_LACKS, _NOT_ON_DISK),
         ALONE,
     ),
     "tree-without-sync": Mutation(
-        "changes of the metadata are answered before the disk has them",
+        "metadata changes are acknowledged before they are on disk",
         ((Journal, "append", _append_without_sync),),
         (Expected(CannotStart, "does not start: …"), _EPOCH_OF_TWO),
         ALONE,
     ),
     "watermark-over-unsynced": Mutation(
-        "consumers are given what a power loss can take back",
-        ((Partition, "_advance", _advance_over_unsynced),),
+        "consumers get records that a power loss can take",
+        ((Partition, "advance", _advance_over_unsynced),),
         (_UNDURABLE, _NOT_ON_DISK),
         ALONE,
     ),
     "truncate-by-watermark": Mutation(
-        "a follower cuts its log at its own watermark, not where epochs part",
+        "a follower truncates to its own high watermark, not where epochs diverge",
         ((Partition, "follow", _follow_and_cut),),
         (_CUT, _LEADER_LACKS),
     ),
     "divergence-ignored": Mutation(
-        "a follower is not told where its log parts from the leader's",
+        "a follower is not told where its log diverges from the leader's",
         ((partitions, "divergence", _no_divergence),),
         (_IN_SYNC_LACKS, _LEADER_LACKS, _CUT, _STORED_OTHERWISE),
     ),
     "follower-asks-before-sync": Mutation(
-        "a follower asks for more before what it has is on its disk",
+        "a follower fetches on before its records are on disk",
         ((PartitionFetchState, "must_sync", property(lambda self: False)),),
         (_UNDURABLE,),
     ),
     "watermark-restored-too-high": Mutation(
-        "who begins to lead takes all that it has for committed",
+        "a new leader takes everything it has as committed",
         ((Partition, "lead", _lead_with_all),),
         (_UNDURABLE, _IN_SYNC_LACKS),
     ),
     "acknowledge-without-watermark": Mutation(
-        "acks=all is answered when the leader alone has the records",
+        "acks=all is acknowledged when only the leader has the records",
         ((ReplicaManager, "when_committed", _when_durable_here),),
         (_TOLD_EARLY,),
     ),
     "shrink-before-answer": Mutation(
-        "who is to leave the ISR counts no more before the controller has agreed",
+        "a replica to be removed from the ISR is ignored before the controller has agreed",
         ((Leadership, "widest_isr", property(_only_the_asked_for)),),
         (_IN_SYNC_LACKS, _LEADER_LACKS, _UNDURABLE),
     ),
     "too-few-in-sync": Mutation(
-        "the watermark moves however few are in sync",
+        "the high watermark moves with too few replicas in sync",
         ((Leadership, "is_enough", property(lambda self: True)),),
         (_UNDURABLE,),
     ),
     "join-too-early": Mutation(
-        "a follower joins the ISR before it has what is committed",
+        "a follower joins the ISR before it has everything committed",
         ((Leadership, "_may_join", _may_join_at_once),),
         (_IN_SYNC_LACKS,),
     ),
     "broker-epochs-ignored": Mutation(
-        "what a broker said before it was started again counts afterwards",
+        "what a broker reported before its restart counts afterwards",
         (
-            (Partition, "asked_by", _known_already),
+            (Partition, "fetched_by", _known_already),
             (Progress, "forget", _forget_nothing),
             (Leadership, "_may_join", _may_join_as_before),
-            (election, "_refusal", _refuse_nobody),
+            (election, "_isr_error", _refuse_nobody),
         ),
         (_IN_SYNC_LACKS, _LEADER_LACKS, _UNDURABLE),
     ),
     "producers-not-followed": Mutation(
-        "followers do not keep what they copy of idempotent producers",
+        "followers do not keep the state of idempotent producers",
         ((PartitionLog, "append_as_follower", _append_without_producers),),
         (_TWICE, _SEQUENCE_AGAIN),
     ),
     "forgetful-brokers-trusted": Mutation(
-        "who lost power is taken for one that has all that it told to have, where nothing is synced",
+        "a broker that lost power is trusted with what it had not synced",
         ((failover, "had_unclean_shutdown", _never_forgetful),),
         (_LEADER_LACKS,),
     ),
     "emptied-brokers-trusted": Mutation(
-        "who comes back with an empty disk is taken for one that is in sync",
+        "a broker that comes back with an empty disk counts as in sync",
         ((failover, "find_membership_changes", _nobody_emptied),),
         (_LEADER_LACKS, _IN_SYNC_LACKS),
     ),
     "damage-taken-for-a-torn-end": Mutation(
-        "a log is cut where what was durable is damaged, and its broker is taken for one that is in sync",
+        "a log is truncated at damage of durable records, and its broker counts as in sync",
         ((log_loader, "_ended", _nothing_ends), (log_loader, "_missing_end", _nothing_is_missing)),
         (_LEADER_LACKS, _IN_SYNC_LACKS),
     ),
     "epoch-stays-after-restart": Mutation(
-        "a leader that was started again leads on in its old epoch",
-        ((election, "elect", _elect_in_the_same_epoch), (failover, "elect", _elect_in_the_same_epoch)),
+        "a restarted leader continues in its old epoch",
+        ((election, "elect", _elect_in_the_same_epoch),),
         (_EPOCH_OF_TWO,),
     ),
     "eligible-for-ever": Mutation(
-        "who has left the ISR is eligible however much was committed since",
+        "a replica that left the ISR stays eligible whatever was committed since",
         ((election, "_eligible", _eligible_for_ever),),
         (_LEADER_LACKS,),
     ),
     "old-generations-commit": Mutation(
-        "a commit is accepted whatever the generation of its sender",
+        "a commit is accepted from any generation",
         ((group_commits, "check_commit", _anybody_may_commit),),
         (_COMMIT_LOST, _COMMIT_BACK),
     ),
     "commits-answered-early": Mutation(
-        "a commit is answered before its record is committed",
+        "a commit is acknowledged before its record is committed",
         ((Turn, "reply_when_written", _reply_at_once),),
         (_COMMIT_LOST,),
     ),
     "rejected-writes-answered": Mutation(
-        "a coordinator answers what its log has rejected as if it were stored",
+        "a coordinator acknowledges what its log has rejected",
         ((ShardCore, "append_failed", _acknowledge_anyway),),
         (_COMMIT_LOST,),
     ),
@@ -597,12 +595,12 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         (_COMMIT_LOST,),
     ),
     "commits-replayed-backwards": Mutation(
-        "of two commits for a partition, the older one counts after a replay",
+        "after a replay the older of two commits counts",
         ((_Shard, "_replay_all", _replay_backwards),),
         (_COMMIT_LOST,),
     ),
     "shares-answered-early": Mutation(
-        "members are told their shares before the record of the generation is committed",
+        "members get their assignments before the record of the generation is committed",
         ((rebalance, "_assign", _assign_at_once),),
         (_OWNED_TWICE,),
     ),
@@ -612,32 +610,32 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         (_OWNED_TWICE,),
     ),
     "generations-forgotten": Mutation(
-        "a new coordinator does not know in which generation a group is",
+        "a new coordinator does not know the generation of a group",
         ((Group, "load", _load_without_generation),),
         (_OWNED_TWICE,),
     ),
     "retries-renumbered": Mutation(
-        "the producer numbers a batch anew when it sends it again",
+        "the producer gives a retried batch new sequence numbers",
         ((PartitionQueue, "requeue", _requeue_unnumbered),),
         (_TWICE,),
     ),
     "doubtful-answers-believed": Mutation(
-        "the producer takes it for an acknowledgement that too few replicas have a batch",
+        "the producer takes NOT_ENOUGH_REPLICAS_AFTER_APPEND as an acknowledgement",
         ((sender, "decide", _acknowledge_doubtful),),
         (_LOST, _REPLACED, _GIVEN_TWICE, _UNREAD),
     ),
     "commits-what-was-fetched": Mutation(
-        "the consumer commits what it has fetched, not what it has handed out",
+        "the consumer commits what it has fetched, not what was consumed",
         ((Commits, "consumed", _fetched_so_far),),
         (_UNREAD, _LEFT_OUT),
     ),
     "reads-after-revocation": Mutation(
-        "the consumer hands out what it had fetched of partitions that it has let go",
+        "the consumer returns fetched records of revoked partitions",
         ((Chunk, "is_stale", property(lambda self: False)),),
-        (_found("is given offset … of …, which it has let go"),),
+        (_found("gets offset … of …, which it has given up"),),
     ),
     "rejected-commits-believed": Mutation(
-        "the consumer takes a commit that was rejected for one that was not",
+        "the consumer takes a rejected commit as successful",
         ((BrokerOffsetStore, "_commit", _commit_whatever_is_said),),
         (_COMMIT_LOST, _COMMIT_BACK),
     ),

@@ -74,7 +74,7 @@ class _Polled:
         return before is not None
 
     def poll(self) -> None:
-        """Something may have changed: see to it that whoever waits for it is called."""
+        """Something may have changed: schedule the callbacks that wait for it."""
         if self._is_due or self.loop.is_dead:
             return
         if (self._reader is not None and self.is_readable()) or (self._writer is not None and self.is_writable()):
@@ -127,7 +127,7 @@ class SimulatedSocket(_Polled):
 
     @property
     def room(self) -> int:
-        """Bytes that can be sent now; none where an error has to be told first."""
+        """Bytes that can be sent now; 0 if an error must be reported first."""
         return 0 if self.closed or self._is_shut or self.error is not None else self.outgoing.room
 
     # --- the calls of a socket
@@ -192,14 +192,14 @@ class SimulatedSocket(_Polled):
         self._end()
 
     def abort(self) -> None:
-        """The peer is told that it is over, and what is on its way is lost."""
+        """Reset the connection; data in flight is lost."""
         if not self.closed:
             if self.error is None and not self.incoming.sender.closed:
                 self.outgoing.reset()
             self._end()
 
     def vanish(self) -> None:
-        """The machine lost power: what has left has left, and nothing is said."""
+        """The machine lost power: data sent stays sent, and the peer is not notified."""
         self._end()
 
     def _end(self) -> None:
@@ -224,7 +224,7 @@ class SimulatedSocket(_Polled):
     # --- what the network brings
 
     def arrived(self, piece: bytes) -> bool:
-        """Bytes, or the end of the stream; False if nobody is here to take them."""
+        """Receive bytes or the end of the stream; False if the socket is closed."""
         if self.closed or self.error is not None:
             return False
         if piece == _EOF:
@@ -315,20 +315,20 @@ class Pipe:
             self.sender.fail(errno.ETIMEDOUT)
 
     def resume(self, after_s: float) -> None:
-        """The path may be whole again: what was held back is sent again."""
+        """The path may work again: retransmit."""
         self._is_stalled = False
         due_s = self.network.kernel.time() + after_s
         self._flights = deque((max(due_s, at_s), piece) for at_s, piece in self._flights)
         self._arm()
 
     def taken(self, count: int) -> None:
-        """The receiver's process has read so much: there is room for more."""
+        """The receiver has read that much: there is room for more."""
         self._outstanding -= count
         if not self.sender.closed and self.sender.is_waiting_for_room:
             self.sender.poll()
 
     def reset(self) -> None:
-        """Tell the receiver that it is over, if it can be told."""
+        """Reset the receiver, if it can be reached."""
         self._flights.clear()
         self.network.send_reset(self.sender.local.host, self.receiver)
 
@@ -351,7 +351,7 @@ class SimulatedListener(_Polled):
 
     def accept(self) -> tuple[SimulatedSocket, Address]:
         if not self._waiting:
-            raise BlockingIOError(errno.EAGAIN, "nobody has come")
+            raise BlockingIOError(errno.EAGAIN, "no connection is waiting")
         socket = self._waiting.popleft()
         return socket, socket.remote
 
@@ -421,14 +421,14 @@ class SimulatedNetwork:
         return self._scheduler.now_s + delay_s
 
     def pieces(self, data: bytes) -> Iterable[bytes]:
-        """How a write arrives: mostly as it was sent, now and then in two parts."""
+        """Split a write: mostly whole, sometimes in two parts."""
         if len(data) > 1 and self._draw() < _SPLIT_CHANCE:
             middle = self._random.randrange(1, len(data))
             return (data[:middle], data[middle:])
         return (data,)
 
     def cut(self, sources: Iterable[str], targets: Iterable[str]) -> None:
-        """Nothing gets from any of the sources to any of the targets, until as many `heal`s."""
+        """Cut the paths from sources to targets, until as many `heal`s."""
         targets = tuple(targets)
         for source in sources:
             for target in targets:
@@ -446,17 +446,17 @@ class SimulatedNetwork:
         self._resume()
 
     def heal_all(self) -> None:
-        """Every path is open and as fast as any; hosts without power stay so."""
+        """Heal every path; hosts without power stay so."""
         self._cuts.clear()
         self._slow.clear()
         self._resume()
 
     def slow_down(self, source: str, target: str, factor: float) -> None:
-        """Delays on a path are so many times as long; 1 is as ever."""
+        """Multiply the delays of a path; 1 is normal."""
         self._slow[source, target] = factor
 
     def double_connections(self, host: str) -> None:
-        """Whoever connects to it is accepted twice, of which he knows nothing, until as many `single_connections`."""
+        """Accept every connection to a host twice, until as many `single_connections`."""
         self._doubled[host] = self._doubled.get(host, 0) + 1
 
     def single_connections(self, host: str) -> None:
@@ -471,7 +471,7 @@ class SimulatedNetwork:
     # --- hosts
 
     def process_ended(self, loop: SimulatedLoop) -> None:
-        """The operating system closes what a dead process had open: politely, or by resets."""
+        """Close the sockets of a dead process, as the operating system does: cleanly, or by reset."""
         is_polite = self._random.random() < 0.5
         for listener in [each for each in self._listeners.values() if each.loop is loop]:
             listener.close()
@@ -482,7 +482,7 @@ class SimulatedNetwork:
                 socket.abort()
 
     def power_off(self, host: str) -> None:
-        """It neither takes nor says anything any more."""
+        """The host is silent from now on."""
         self._off.add(host)
         for listener in [each for each in self._listeners.values() if each.address.host == host]:
             del self._listeners[listener.address]
@@ -494,7 +494,7 @@ class SimulatedNetwork:
         self._resume()
 
     def reset_connections(self, host: str) -> int:
-        """Every connection of a host breaks, as when a firewall forgets them; how many."""
+        """Break every connection of a host, as a firewall may. Returns their number."""
         broken = [socket for socket in self._sockets if socket.local.host == host]
         for socket in broken:
             self.send_reset(socket.remote.host, socket)
@@ -511,7 +511,7 @@ class SimulatedNetwork:
     # --- resets
 
     def send_reset(self, source: str, socket: SimulatedSocket) -> None:
-        """Tell a socket that its connection is over, unless the way there is cut when it would arrive."""
+        """Reset a socket, unless the path is cut when the reset would arrive."""
         self.kernel.call_at(self.arrival_s(source, socket.local.host), self._reset, source, socket)
 
     def _reset(self, source: str, socket: SimulatedSocket) -> None:
@@ -520,7 +520,7 @@ class SimulatedNetwork:
             socket.fail(errno.ECONNRESET)
 
     def answer_with_reset(self, pipe: Pipe) -> None:
-        """Something arrived for a socket that is no more."""
+        """Data arrived for a closed socket."""
         if not pipe.sender.closed:
             self.send_reset(pipe.receiver.local.host, pipe.sender)
 
@@ -546,7 +546,7 @@ class SimulatedNetwork:
         return port
 
     def connect(self, loop: SimulatedLoop, host: str, port: int) -> asyncio.Future[SimulatedSocket]:
-        """A socket, connected; OSError: refused, or no answer."""
+        """Connect. Raises OSError if the connection is refused or times out."""
         future: asyncio.Future[SimulatedSocket] = loop.create_future()
         self._knock(loop, Address(loop.host, self._new_port(loop.host)), Address(host, port), future, 0)
         return future

@@ -39,11 +39,11 @@ from penstock.testing.simulation.scheduler import SimulationFailed
 from penstock.testing.simulation.workload import GROUP
 
 TICK_S: Final = 0.0075
-LATE_REJECTION: Final = "commit of an old generation rejected after the member had joined anew"
+LATE_REJECTION: Final = "commit of an old generation rejected after the member had joined again"
 
 
 class InvariantBroken(SimulationFailed):
-    """Something that must hold at every moment does not."""
+    """An invariant does not hold."""
 
 
 class DiskView:
@@ -134,12 +134,12 @@ class Observer:
     def acknowledged(self, place: Place, offset: int) -> None:
         ledger = self.newest.get(place)
         if ledger is not None:
-            self.complain(ledger.shown(offset, "a producer is told of"))
+            self.complain(ledger.shown(offset, "a producer gets"))
 
     def read(self, place: Place, offset: int) -> None:
         ledger = self.newest.get(place)
         if ledger is not None:
-            self.complain(ledger.shown(offset, "a consumer is given"))
+            self.complain(ledger.shown(offset, "a consumer gets"))
 
     def crashed(self, node: SimulatedNode) -> None:
         """A process was killed, a machine lost power or its disk: only what is synced is sure to be there."""
@@ -248,7 +248,7 @@ class Observer:
     def _complain_of_order(self, log: PartitionLog, ledger: PartitionModel, replica: ReplicaModel) -> None:
         self.complain(
             f"{ledger.name}: {replica.broker} has log start {log.log_start_offset}, last stable offset "
-            f"{log.last_stable_offset}, watermark {log.high_watermark}, log end {log.log_end_offset}"
+            f"{log.last_stable_offset}, high watermark {log.high_watermark}, log end {log.log_end_offset}"
         )
 
     def _judge_leader(
@@ -375,7 +375,7 @@ def observed(observer: Observer) -> Iterator[None]:
         (PartitionLog, "_write", lambda log, given: observer.written(log, given[1])),
         (PartitionLog, "complete_flush", lambda log, given: observer.flushed(log)),
         (PartitionLog, "after_truncation", lambda log, given: observer.cut(log)),
-        (Partition, "_advance", lambda partition, given: observer.advanced(partition)),
+        (Partition, "advance", lambda partition, given: observer.advanced(partition)),
         (SimulatedNode, "replace_disk", lambda node, given: observer.crashed(node)),
         (SimulatedFiles, "corrupt", lambda files, given: observer.disk_damaged(files)),
         (SimulatedFiles, "wipe", lambda files, given: observer.disk_damaged(files)),

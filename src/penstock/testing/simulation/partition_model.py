@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 
 class Batch(NamedTuple):
-    """One batch as it stands in a log."""
+    """One batch in a log."""
 
     base_offset: int
     next_offset: int
@@ -33,7 +33,7 @@ class Batch(NamedTuple):
 
 
 class ReplicaModel:
-    """The log of one broker, in one life of its process."""
+    """The log of one broker, in one run of its process."""
 
     def __init__(self, broker: str, life: int, batches: Iterable[Batch] = ()) -> None:
         self.broker = broker
@@ -45,11 +45,11 @@ class ReplicaModel:
         until the cut is durable too.
         """
         self.flushed = 0
-        """Up to where the broker says that its disk has the log."""
+        """The offset up to which the broker reports its log as durable."""
         self.watermark = -1
         self.led_epoch = -1
         self.agrees_to = 0
-        """Up to where it was compared with what is committed."""
+        """The offset up to which it was compared with what is committed."""
         for batch in batches:
             self.append(batch)
 
@@ -62,7 +62,7 @@ class ReplicaModel:
         self.batches[batch.base_offset] = batch
 
     def cut(self, offset: int) -> None:
-        """Everything from `offset` on is gone; a batch that holds it goes whole."""
+        """Remove everything from `offset` on, including a batch that contains it."""
         while self.offsets and self.batches[self.offsets[-1]].next_offset > offset:
             del self.batches[self.offsets.pop()]
         self.flushed = min(self.flushed, offset)
@@ -70,7 +70,7 @@ class ReplicaModel:
 
     @property
     def held_end(self) -> int:
-        """Where the newest batch on its disk ends."""
+        """The end of the newest batch on its disk."""
         return max((batch.next_offset for batch in self.held.values()), default=0)
 
     def between(self, start: int, end: int) -> Iterable[Batch]:
@@ -83,7 +83,7 @@ class ReplicaModel:
 
 
 class PartitionModel:
-    """Of one partition of one topic."""
+    """The model of one partition."""
 
     def __init__(self, name: str, *, syncs: bool) -> None:
         self.name = name
@@ -96,9 +96,9 @@ class PartitionModel:
         what they still have.
         """
         self.forgotten_end = 0
-        """Where what was committed ended when it was lost for the last time."""
+        """The end of what was committed at the last loss."""
         self._forgotten: dict[int, Batch] = {}
-        """What was committed before it was lost: a leader that still has it may show it without asking anybody."""
+        """What was committed before the loss; a leader that still has it may serve it."""
         self._written: dict[tuple[int, int], int] = {}
         self._offsets: list[int] = []
         self._committed_in: dict[int, int] = {}
@@ -106,7 +106,7 @@ class PartitionModel:
         self._before_loss: list[ReplicaModel] = []
 
     def met(self, replica: ReplicaModel) -> None:
-        """A log that was not there before: of another broker, or of another life, which may have another disk."""
+        """A new log: of another broker, or of a new process, which may have another disk."""
         before = self._latest.get(replica.broker)
         if before is not None:
             had, has = self._copy(before), self._copy(replica)
@@ -115,7 +115,7 @@ class PartitionModel:
         self._latest[replica.broker] = replica
 
     def _copy(self, replica: ReplicaModel) -> Mapping[int, Batch]:
-        """What of a replica counts as a copy: what a power loss cannot take, if the topic demands that."""
+        """The batches of a replica that count as copies: the durable ones, if the topic requires that."""
         return replica.held if self.syncs else replica.batches
 
     def appended(self, replica: ReplicaModel, batch: Batch) -> str | None:
@@ -134,21 +134,21 @@ class PartitionModel:
         for batch in replica.between(start, offset):
             held = replica.held.get(batch.base_offset)
             if held != batch:
-                return f"{self.name}: {replica.broker} says that {batch} is durable, and its disk has {held}"
+                return f"{self.name}: {replica.broker} reports {batch} as durable, but its disk has {held}"
         return None
 
     def cut(self, replica: ReplicaModel, offset: int, *, is_in_sync: bool) -> str | None:
-        """A replica's log ends at `offset` now. Who is in sync may give up what it has alone, not what is committed."""
+        """A replica truncates its log to `offset`: an in-sync one may drop what it has alone, not what is committed."""
         gone = [
             batch for batch in replica.between(offset, replica.end) if self.committed.get(batch.base_offset) == batch
         ]
         replica.cut(offset)
         if gone and is_in_sync:
-            return f"{self.name}: {replica.broker} is in sync and cuts off {gone[0]}, which is committed"
+            return f"{self.name}: {replica.broker} is in sync and truncates {gone[0]}, which is committed"
         return None
 
     def led(self, replica: ReplicaModel, epoch: int) -> str | None:
-        """A broker leads in an epoch: nobody else does, and it has all that is committed."""
+        """A broker leads in an epoch: no other broker does, and it has everything committed."""
         if replica.led_epoch == epoch:
             return None
         if epoch < replica.led_epoch:
@@ -163,7 +163,7 @@ class PartitionModel:
         return self.lacking(replica, later, f"leads in epoch {epoch}")
 
     def lacking(self, replica: ReplicaModel, end: int, why: str) -> str | None:
-        """What a replica that must have all that is committed below `end` has not, or has otherwise."""
+        """What a replica lacks, or has differently, of everything committed below `end`."""
         if replica.agrees_to >= min(end, self.committed_end):
             return None  # nothing is committed there that it was not compared with
         for offset in self._offsets[bisect_left(self._offsets, replica.agrees_to) :]:
@@ -176,11 +176,11 @@ class PartitionModel:
         return None
 
     def advanced(self, replica: ReplicaModel, watermark: int, insync_demanded: int, isr: Collection[str]) -> str | None:
-        """The watermark of a leader whose ISR are these brokers is at `watermark`."""
+        """The high watermark of a leader with this ISR is `watermark`."""
         if watermark == replica.watermark:
             return None
         if watermark < replica.watermark:
-            return f"{self.name}: the watermark of {replica.broker} falls from {replica.watermark} to {watermark}"
+            return f"{self.name}: the high watermark of {replica.broker} falls from {replica.watermark} to {watermark}"
         start = max(0, replica.watermark)
         replica.watermark = watermark
         new = [
@@ -193,9 +193,9 @@ class PartitionModel:
             if replica.broker not in holders or len(holders) < insync_demanded:
                 held = {broker: life.held_end for broker, life in sorted(self._latest.items())}
                 return (
-                    f"{self.name}: the watermark of {replica.broker} is {watermark}, "
-                    f"{'durable on' if self.syncs else 'in the logs of'} {', '.join(holders) or 'nobody'}, "
-                    f"where {insync_demanded} of {', '.join(sorted(isr))} are demanded: {held}"
+                    f"{self.name}: the high watermark of {replica.broker} is {watermark}, "
+                    f"{'durable on' if self.syncs else 'in the logs of'} {', '.join(holders) or 'no broker'}, "
+                    f"where {insync_demanded} of {', '.join(sorted(isr))} are required: {held}"
                 )
         return self._commit(replica, start, watermark)
 
@@ -235,7 +235,7 @@ class PartitionModel:
         return not self.syncs and self.doubted.issuperset(trusted)
 
     def lose(self) -> None:
-        """Whatever was committed may be gone, and something else be committed in its place from now on."""
+        """What was committed may be gone, and something else may be committed in its place."""
         self.forgotten_end = max(self.forgotten_end, self.committed_end)
         self.committed_end = 0
         self._forgotten.update(self.committed)
@@ -246,13 +246,13 @@ class PartitionModel:
             replica.agrees_to = 0
 
     def shown(self, offset: int, to: str) -> str | None:
-        """A client was given, or told of, the record at `offset`; the answer may have been under way for long."""
+        """A client got the record at `offset`; the response may have been in flight for long."""
         if offset >= max(self.committed_end, self.forgotten_end):
-            return f"{self.name}: {to} offset {offset}, and no more than {self.committed_end} is committed"
+            return f"{self.name}: {to} offset {offset}, but only {self.committed_end} is committed"
         return None
 
     def sequences(self, replica: ReplicaModel) -> str | None:
-        """Each producer's batches stand in the log once, in order (invariant 6)."""
+        """Each producer's batches are in the log once, in order (invariant 6)."""
         last: dict[tuple[int, int], int] = {}
         for offset in replica.offsets:
             batch = replica.batches[offset]

@@ -51,7 +51,7 @@ from penstock.testing.simulation.workload import (
 
 
 class _Time:
-    """What clients use of the module `time`."""
+    """The parts of the module `time` that clients use."""
 
     @staticmethod
     def monotonic() -> float:
@@ -89,7 +89,7 @@ REPLACED_NAMES: tuple[tuple[str, str, Any], ...] = (
 
 @contextmanager
 def simulated_client_environment() -> Iterator[None]:
-    """For the time of a run."""
+    """Installed during a run."""
     with ExitStack() as stack:
         for module, name, replacement in REPLACED_NAMES:
             stack.enter_context(mock.patch.object(importlib.import_module(module), name, replacement))
@@ -121,10 +121,10 @@ REPLICATED: Final = {
 }
 _LOOK_EVERY_S: Final = 0.01
 HASTE: Final = 2.0
-"""Drawn faults come and go so many times as fast as they are drawn, as do the time-outs above: idle time costs as much
-as any other, and shows nothing."""
+"""Drawn faults are compressed in time by this factor, as are the time-outs above: idle time costs as much as any other
+and shows nothing."""
 TOPICS: Final = {JOURNAL: {}, QUICK: {"flush.messages": "1000000"}, ARCHIVE: {}}
-"""The second one does not sync before it acknowledges, the third is at rest most of the time."""
+"""The second one does not sync before it acknowledges, the third is mostly idle."""
 
 
 class Durability(Enum):
@@ -136,8 +136,8 @@ class Durability(Enum):
     """
 
     ALL_SYNCED = "every topic syncs before it acknowledges"
-    ONE_FORGETS = "one broker at most loses what it has not synced"
-    ANY_FORGET = "any brokers may lose what they have not synced"
+    ONE_FORGETS = "at most one broker loses unsynced data"
+    ANY_FORGET = "any broker may lose unsynced data"
 
     @classmethod
     def of(cls, seed: int) -> Durability:
@@ -149,7 +149,7 @@ _DRAWN: Final = (*[Durability.ALL_SYNCED] * 3, *[Durability.ONE_FORGETS] * 4, Du
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a run goes; times are virtual seconds."""
+    """The parameters of a run; times are virtual seconds."""
 
     brokers: int = 1
     writers: int = 2
@@ -157,7 +157,7 @@ class Plan:
     mean_gap_s: float = 0.6
     heal_s: float = 60.0
     schedule: tuple[Fault, ...] | None = None
-    """Instead of one that is drawn."""
+    """Used instead of a drawn schedule."""
 
     @property
     def is_alone(self) -> bool:
@@ -168,7 +168,7 @@ class Plan:
         return 1 if self.is_alone else 2
 
     def topics(self, durability: Durability) -> dict[str, dict[str, str]]:
-        """By their settings. Whoever writes a schedule down decides himself what may be lost."""
+        """By their settings. With a written schedule, its author decides what may be lost."""
         if self.is_alone:
             return {JOURNAL: {}}
         is_synced = durability is Durability.ALL_SYNCED and self.schedule is None
@@ -177,7 +177,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Report:
-    """What came of a run. `problem` is empty if all is well."""
+    """The outcome of a run. `problem` is empty on success."""
 
     seed: int
     problem: str = ""
@@ -187,34 +187,34 @@ class Report:
     schedule: str = ""
     faults: Counter[str] = field(default_factory=Counter)
     changes: Counter[str] = field(default_factory=Counter)
-    """What whoever runs the cluster did, and what became of it."""
+    """Actions of the operator, and their outcomes."""
     sent: int = 0
     acknowledged: int = 0
     excused: int = 0
-    """Acknowledged records that are not held against anybody, as too many brokers had lost them: see `History.lost`."""
+    """Acknowledged records that are excused, because too many brokers had lost them: see `History.lost`."""
     given_up: int = 0
     read: int = 0
     commits: int = 0
     """Committed offsets that were acknowledged."""
     excused_commits: int = 0
     checks: int = 0
-    """How often an invariant was looked at."""
+    """Number of checks of invariants."""
     stories: Counter[str] = field(default_factory=Counter)
-    """Rare things that came to pass, of which it is worth knowing that they did."""
+    """Rare events worth counting."""
     last_lines: list[str] = field(default_factory=list)
 
 
 def compressed_in_time(fault: Fault) -> Fault:
-    """A drawn fault, sooner and for a shorter time."""
+    """A drawn fault, compressed in time."""
     return replace(fault, at_s=round(fault.at_s / HASTE, 3), for_s=round(fault.for_s / HASTE, 3))
 
 
 class Violation(SimulationFailed):
-    """Clients were told something that is not so, or the replicas differ."""
+    """Clients got wrong responses, or the replicas differ."""
 
 
 def simulate(seed: int, plan: Plan | None = None, *, lines: int = 60) -> Report:
-    """Run a seed to its end; what is wrong is in the report, with the last `lines` of the trace."""
+    """Run a seed to its end. The report has the problem and the last `lines` of the trace."""
     chosen = plan or Plan()
     report = Report(seed)
     trace = Trace()
@@ -310,20 +310,20 @@ class _Run:
         self._judge()
 
     def _judge(self) -> None:
-        """Compare what is there with what clients were told, and the replicas with one another."""
+        """Compare the logs with the responses to clients, and the replicas with each other."""
         cluster, history = self.cluster, self.history
         places, auditor = places_of(self.topics), cluster.clients[-1]
         reading = auditor.spawn(read_everything(cluster.bootstrap, "auditor", places))
-        self._await("all is read", reading.done)
+        self._await("everything is read", reading.done)
         asking = auditor.spawn(read_commits(cluster.bootstrap, "auditor", places))
-        self._await("committed offsets are told", asking.done)
+        self._await("committed offsets are available", asking.done)
         found = findings(history, reading.result())
         found += commit_findings(history, reading.result(), asking.result())
         if not self.plan.is_alone:
-            self._await("all replicas are as long", lambda: not differences(cluster, only_lengths=True))
+            self._await("all replicas have the same end", lambda: not differences(cluster, only_lengths=True))
             found += differences(cluster)
         if self.cleanup is not None:
-            self._await("what was deleted is gone everywhere", lambda: self.cleanup is None or self.cleanup.is_settled)
+            self._await("deleted records are gone everywhere", lambda: self.cleanup is None or self.cleanup.is_settled)
             found += self.cleanup.findings()
         found += [told for each in self.observer.leaders() if (told := each[0].sequences(each[1])) is not None]
         if found:
@@ -350,20 +350,20 @@ class _Run:
             self._await("every replica is in sync", lambda: not unhealed(cluster))
             places = [(writer, place) for writer in writers for place in places_of(self.topics)]
             self._await(
-                "every partition acknowledges",
+                "every partition acknowledges writes",
                 lambda: all(writer.at_work().last.get(place, 0.0) > began_s for writer, place in places),
             )
             operator.is_released = True
-            self._await("who runs the cluster is done", operator.task.done)
+            self._await("the operator is done", operator.task.done)
             operator.task.result()
         ending: list[Writer | Cleanup] = [*writers]
         ending += [] if self.cleanup is None else [self.cleanup]
         for each in ending:
             each.is_ending = True
-        self._await("what was sent is settled", lambda: all(each.task.done() for each in ending))
+        self._await("all sends are settled", lambda: all(each.task.done() for each in ending))
         for each in ending:
             each.task.result()
-        self._await("who follows has caught up", self._is_caught_up)
+        self._await("readers have caught up", self._is_caught_up)
         for reader in readers:
             reader.is_ending = True
         self._await("the readers end", lambda: all(reader.task.done() for reader in readers))
@@ -419,7 +419,7 @@ class _Listener(logging.Handler):
 
 @contextmanager
 def determined(trace: Trace) -> Iterator[Callable[[], Any]]:
-    """Nothing happens by the whim of the collector, nothing is printed; yields what collects now."""
+    """Disable automatic garbage collection and output. Yields a function that collects."""
     logger = logging.getLogger("penstock")
     listener, propagates, level = _Listener(trace), logger.propagate, logger.level
     logger.addHandler(listener)

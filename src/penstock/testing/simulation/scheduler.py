@@ -32,7 +32,7 @@ Line = tuple[float, str, str, tuple[str | int, ...]]
 
 
 class Trace:
-    """`now_s` is set by the scheduler as time goes on."""
+    """`now_s` is set by the scheduler."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -43,7 +43,7 @@ class Trace:
         self._unhashed: list[Line] = []
 
     def note(self, place: str, event: str, *details: str | int) -> None:
-        """Part of the run's identity. What is costly to format is given as `details`, and formatted if it is read."""
+        """An event that is part of the hash. `details` are formatted only when they are read."""
         self.events += 1
         line = (self.now_s, place, event, details)
         self._lines.append(line)
@@ -57,7 +57,7 @@ class Trace:
             self._unhashed.clear()
 
     def tell(self, place: str, text: str) -> None:
-        """For readers only."""
+        """A line that is not part of the hash."""
         self._lines.append((self.now_s, place, text, ()))
 
     def count(self, kind: str) -> None:
@@ -77,11 +77,11 @@ _CALLBACKS_PER_INSTANT: Final = 100_000
 
 
 class SimulationFailed(Exception):
-    """A run found something that must not be."""
+    """A run that failed."""
 
 
 class Stuck(SimulationFailed):
-    """Nothing is left that could happen, or everything happens within one instant."""
+    """Nothing is scheduled, or everything happens within one instant."""
 
 
 class Handle(asyncio.TimerHandle):
@@ -129,11 +129,11 @@ class Handle(asyncio.TimerHandle):
 
 
 def _nothing() -> None:
-    """In the place of what was cancelled, which need not be kept."""
+    """Replaces a cancelled callback, so that it is not kept alive."""
 
 
 class Scheduler:
-    """All callbacks of a run."""
+    """The callbacks of a run."""
 
     def __init__(self, seed: int | str, trace: Trace | None = None) -> None:
         self.now_s = 0.0
@@ -147,18 +147,18 @@ class Scheduler:
         self._number = 0
 
     def at(self, when_s: float, handle: Handle) -> None:
-        """Run it then, or as soon as possible."""
+        """Run a callback at that time, or as soon as possible."""
         self._number += 1
         heapq.heappush(self._heap, (when_s, self._draw(), self._number, handle))
 
     def fail(self, error: BaseException) -> None:
-        """End the run; the first reason counts."""
+        """End the run. Only the first reason counts."""
         if self.failure is None:
             self.failure = error
 
     @property
     def waiting(self) -> int:
-        """Callbacks that wait for their time, cancelled ones among them."""
+        """Scheduled callbacks, including cancelled ones."""
         return len(self._heap)
 
     def run_until(self, done: Callable[[], object] | None = None, *, limit_s: float, look_every_s: float = 0.0) -> bool:
@@ -233,4 +233,4 @@ class Scheduler:
             if done is not None and done():
                 return
             if self.callbacks > last:
-                raise Stuck(f"more than {_CALLBACKS_PER_INSTANT} callbacks at {self.now_s:.6f} s: a circle")
+                raise Stuck(f"more than {_CALLBACKS_PER_INSTANT} callbacks at {self.now_s:.6f} s: an endless loop")

@@ -104,9 +104,9 @@ class Server:
         """The last change of each path, as far as it knows."""
         self.lag_s = lag_s
         self.held = 0
-        """How many faults keep it from applying anything."""
+        """Number of faults that keep it from applying changes."""
         self.behind: deque[tuple[int, Change]] = deque()
-        """What the leader has told it, and it has not applied."""
+        """Decided changes that it has not applied."""
 
 
 class _Pending(NamedTuple):
@@ -120,7 +120,7 @@ class _Pending(NamedTuple):
 
 
 class Session:
-    """What the service knows of a client."""
+    """A session as the service knows it."""
 
     __slots__ = ("heard_s", "host", "id", "pending", "server", "timeout_s", "watched", "wire")
 
@@ -158,7 +158,7 @@ class TreeService:
         self.servers = [Server(number, lag_s) for number, lag_s in enumerate(lags_s)]
         self._sessions: dict[int, Session] = {}
         self._closing: list[Session] = []
-        """Over, but for the answers that they wait for."""
+        """Closed, except for pending responses."""
         self._last_session = _FIRST_SESSION
 
     # --- what may happen to it
@@ -172,7 +172,7 @@ class TreeService:
             session.heard_s = self.network.kernel.time()
 
     def hold(self, server: Server) -> Callable[[], None]:
-        """Let a server apply nothing until what is returned is called: its sessions read what was."""
+        """Stop a server from applying changes until the returned function is called: its sessions read stale data."""
         server.held += 1
 
         def release() -> None:
@@ -186,7 +186,7 @@ class TreeService:
         return next((each.server for each in reversed(self._sessions.values()) if each.host == host), None)
 
     def expire(self, session_id: int) -> None:
-        """End a session now, whatever was heard of it."""
+        """Expire a session now."""
         session = self._sessions.pop(session_id, None)
         if session is None:
             return
@@ -273,7 +273,7 @@ class TreeService:
             self._answer(session)
 
     def _answer(self, session: Session) -> None:
-        """What may be answered by now, in the order in which it was asked."""
+        """Answer what can be answered, in the order of the requests."""
         pending, wire, server = session.pending, session.wire, session.server
         while wire is not None and pending and pending[0].needs <= server.applied:
             _, question, answer, error, done = pending.popleft()
@@ -300,13 +300,13 @@ class TreeService:
     # --- changes
 
     def change(self, operations: Sequence[Operation], session: Session) -> int:
-        """Make all of them or none; the version of the last node that is there after it."""
+        """Apply all or none. Returns the version of the last node that exists afterwards."""
         changed = self._commit(operations, session.id)
         versions = [node.version for node in changed.values() if node is not None]
         return versions[-1] if versions else 0
 
     def end(self, session: Session) -> None:
-        """The client says farewell, and is answered as after any other change."""
+        """The client closes its session, which is answered like any other change."""
         wire, session.wire = session.wire, None
         self.expire(session.id)
         session.wire = wire
@@ -327,7 +327,7 @@ class TreeService:
         return change.nodes
 
     def _apply(self, server: Server) -> None:
-        """Everything that the leader has decided by now, unless the server is held up."""
+        """Apply everything that the leader has decided, unless the server is delayed."""
         if server.held or not server.behind:
             return
         while server.behind:
@@ -408,7 +408,7 @@ class SimulatedTree:
             self._connect()
 
     def _here(self, wire: Wire, call: Callable[..., None], *args: Any) -> None:
-        """Something arrived at the machine: the process deals with it when it runs."""
+        """Data arrived at the machine; the process handles it when it runs."""
         change = wire.change
 
         def deal() -> None:
@@ -433,7 +433,7 @@ class SimulatedTree:
             self._tell(event)
 
     def _tick(self) -> None:
-        """A sign of life three times in a time-out, and a look at whether the other side gives any."""
+        """Send three heartbeats per time-out, and check for those of the other side."""
         if self._ended is not None:
             return
         if self._connected.done():
@@ -517,7 +517,7 @@ class SimulatedTree:
         return await answer
 
     async def _read(self, question: Question) -> Any:
-        """Ask until there is an answer, for as long as a session lasts."""
+        """Retry until there is an answer, for as long as a session lasts."""
         until_s = self._loop.time() + self._timeout_s
         while True:
             try:
@@ -617,7 +617,7 @@ class SimulatedTree:
         return cancel
 
     async def close(self) -> None:
-        """Say farewell; without a connection the session ends by itself."""
+        """Close the session; without a connection it expires."""
         if self._ended is not None or self._is_closing:
             return
         self._is_closing = True
@@ -625,6 +625,6 @@ class SimulatedTree:
             if self._connected.done():
                 await asyncio.wait_for(self._answer_to(self._service.end, is_change=True), self._timeout_s)
         except (TimeoutError, TreeError):
-            logger.debug("the farewell was not heard; the session will end by itself")
+            logger.debug("the close was not acknowledged; the session will expire")
         finally:
             self._end(SessionExpired("the metadata tree was closed"))

@@ -48,7 +48,7 @@ def places_of(topics: Iterable[str]) -> list[Place]:
 
 
 def new_producer(bootstrap: str, name: str) -> AsyncProducer[bytes, bytes]:
-    """Idempotent, for all in-sync replicas: those are the defaults."""
+    """The default producer: idempotent, acks=all."""
     return AsyncProducer(
         bootstrap,
         client_id=name,
@@ -62,12 +62,12 @@ def new_producer(bootstrap: str, name: str) -> AsyncProducer[bytes, bytes]:
 
 
 class Writer:
-    """Sends to some topics until it is told to end. `last` is when each of its partitions last acknowledged."""
+    """Sends to some topics until asked to end. `last` is the time of each partition's last acknowledgement."""
 
     def __init__(
         self, host: SimulatedHost, bootstrap: str, history: History, topics: Sequence[str], still: Sequence[str] = ()
     ) -> None:
-        """To the topics in `still` nothing is written for a long time between the beginning and the end."""
+        """The topics in `still` get no records for a long time in the middle of the run."""
         self.host = host
         self.last: dict[Place, float] = {}
         self._bootstrap = bootstrap
@@ -78,12 +78,12 @@ class Writer:
         self._numbers = dict.fromkeys(self._places, 0)
         self._turn = 0
         self.is_calm = False
-        """Whether a record now and then is enough."""
+        """Whether an occasional record is enough."""
         self.is_ending = False
         self.task = host.spawn(self._run())
 
     def at_work(self) -> Writer:
-        """Itself; raises what ended it."""
+        """Run. Raises the error that ended it."""
         if self.task.done():
             self.task.result()
         return self
@@ -119,7 +119,7 @@ class Writer:
         return what, await producer.enqueue(place.topic, what.value(size), partition=place.partition)
 
     def _next_place(self) -> Place:
-        """Any; one after the other once it is calm, as all of them are waited for then."""
+        """Any partition; in turn once the faults are over, because all of them are awaited then."""
         if self.is_calm:
             self._turn += 1
             return self._places[self._turn % len(self._places)]
@@ -141,7 +141,7 @@ class Writer:
 
 
 class Reader:
-    """Follows some topics in the group, until it is told to end; commits by itself and now and then on purpose."""
+    """Reads some topics in the group until it is asked to end; commits automatically and sometimes explicitly."""
 
     def __init__(self, host: SimulatedHost, bootstrap: str, history: History, topics: Sequence[str]) -> None:
         self.host = host
@@ -151,7 +151,7 @@ class Reader:
         self._random: Random = SeededRandom(f"{host.random.seed}/reader")
         self._next: dict[Place, int] = {}
         self._owned: dict[Place, int] = {}
-        """What it may read, and what was committed of it when it was given it."""
+        """Its partitions, and their committed offsets at the time of the assignment."""
         self.is_ending = False
         self.task = host.spawn(self._run())
         host.on_boot = self._start_again
@@ -178,7 +178,7 @@ class Reader:
     def _take(self, place: Place, offset: int, value: bytes) -> None:
         history, name = self._history, self.host.name
         if place not in self._owned:
-            history.odd.append(f"{name} is given offset {offset} of {place}, which it has let go")
+            history.odd.append(f"{name} gets offset {offset} of {place}, which it has given up")
         elif place not in self._next:
             history.began(name, place, offset, self._owned[place])
         history.saw(name, place, offset, value, self._next.get(place))
@@ -230,7 +230,7 @@ def new_consumer(
 
 
 async def started(make: Callable[[], AsyncConsumer[bytes, bytes]]) -> AsyncConsumer[bytes, bytes]:
-    """A consumer that has found its cluster, however often it has to look."""
+    """A connected consumer, after as many attempts as needed."""
     while True:
         consumer = make()
         try:
@@ -242,7 +242,7 @@ async def started(make: Callable[[], AsyncConsumer[bytes, bytes]]) -> AsyncConsu
 
 
 async def read_everything(bootstrap: str, name: str, places: Sequence[Place]) -> dict[Place, list[tuple[int, bytes]]]:
-    """Offset and value of all records there, as a new consumer finds them."""
+    """Offset and value of all records, as a new consumer reads them."""
     consumer = await started(lambda: new_consumer(bootstrap, name))
     found: dict[Place, list[tuple[int, bytes]]] = {place: [] for place in places}
     await consumer.assign(places)
@@ -259,7 +259,7 @@ async def read_everything(bootstrap: str, name: str, places: Sequence[Place]) ->
 
 
 async def read_commits(bootstrap: str, name: str, places: Sequence[Place]) -> dict[Place, int]:
-    """What the group of the run has committed."""
+    """The committed offsets of the run's group."""
     consumer = await started(lambda: new_consumer(bootstrap, name, group_id=GROUP))
     found = await consumer.committed(*places, timeout_ms=PATIENCE_MS)
     await consumer.close(autocommit=False)
@@ -274,12 +274,12 @@ _RECOVERY_S: Final = 3.0
 # Whoever led before has heard by then that he does not.
 _STALE_METADATA_S: Final = 10.0
 _RECORDS: Final = 12
-LOOKED_AGAIN: Final = "acknowledged records missed by a reader who then looked again"
+LOOKED_AGAIN: Final = "acknowledged records missed by a reader that then looked again"
 _AT_ONCE: Final = 4
 
 
 class Operator:
-    """`topics` are made at once, by their settings; `brokers` says which there are."""
+    """`topics` are created at the start, by their settings; `brokers` returns the brokers."""
 
     def __init__(
         self,
@@ -295,7 +295,7 @@ class Operator:
         self.is_ending = False
         self.is_released = False
         self.lost: list[Place] = []
-        """Partitions of which nobody is left who has all that was committed: whoever has something is to lead them."""
+        """Partitions without a complete replica: any live replica is to lead them."""
         self._bootstrap = bootstrap
         self._history = history
         self._topics = topics
@@ -350,10 +350,10 @@ class Operator:
                     return
                 await self._delete(admin)  # of an earlier life, or of one whose making nobody answered
             except PenstockError as error:
-                self._note(f"{name} is not made: {type(error).__name__}")
+                self._note(f"{name} not created: {type(error).__name__}")
                 await asyncio.sleep(_AGAIN_S)
             else:
-                self.done["topic made"] += 1
+                self.done["topic created"] += 1
                 return
 
     async def _move(self, admin: AsyncAdmin) -> None:
@@ -365,8 +365,8 @@ class Operator:
         wanted = ids[: self._replicas]
         outcomes = await admin.alter_partition_reassignments({place: wanted}, timeout_ms=_CALL_MS)
         refused = any(outcomes.values())
-        self.done["move refused" if refused else "move"] += 1
-        self._note(f"move of {place} to {wanted}{' refused' if refused else ''}")
+        self.done["move rejected" if refused else "move"] += 1
+        self._note(f"move of {place} to {wanted}{' rejected' if refused else ''}")
 
     async def _elect(self, admin: AsyncAdmin) -> None:
         outcomes = await admin.elect_leaders("preferred", timeout_ms=_CALL_MS)
@@ -374,7 +374,7 @@ class Operator:
         self._note(f"preferred leaders: {sum(error is None for error in outcomes.values())} elected")
 
     async def _create_and_delete_topic(self, admin: AsyncAdmin) -> None:
-        """A topic from its beginning to its end: what was acknowledged is there before it is deleted, and only that."""
+        """Create a topic, write, read and delete it: before the deletion it holds exactly what was acknowledged."""
         self._lives += 1
         await self._make(admin, BRIEF, {})
         producer = new_producer(self._bootstrap, f"{self.host.name}-{self._lives}")
@@ -399,13 +399,13 @@ class Operator:
             try:
                 await admin.delete_topic(BRIEF, missing_ok=True, timeout_ms=_CALL_MS)
             except PenstockError as error:
-                self._note(f"{BRIEF} is not deleted: {type(error).__name__}")
+                self._note(f"{BRIEF} not deleted: {type(error).__name__}")
                 await asyncio.sleep(_AGAIN_S)
             else:
                 return
 
     async def _odd(self, acknowledged: Mapping[tuple[Place, int], Sent]) -> list[str]:
-        """What is not as it was acknowledged, once nobody shows an older view."""
+        """Records that differ from what was acknowledged, once no broker has stale metadata."""
         until_s = self.host.scheduler.now_s + _STALE_METADATA_S
         while True:
             read = await read_everything(self._bootstrap, f"{self.host.name}-reader", places_of([BRIEF]))
@@ -414,7 +414,7 @@ class Operator:
             if not odd or self.host.scheduler.now_s > until_s:
                 return odd
             self.host.scheduler.trace.count(LOOKED_AGAIN)
-            self._note(f"of {BRIEF} {len(odd)} records are not as they were acknowledged; looking again")
+            self._note(f"{len(odd)} records of {BRIEF} differ from what was acknowledged; looking again")
             await asyncio.sleep(_AGAIN_S)
 
     def _compared(
@@ -423,7 +423,7 @@ class Operator:
         odd = []
         for (place, offset), value in found.items():
             if not value.startswith(f"life-{self._lives}:".encode()):
-                odd.append(f"{place}: at {offset} of life {self._lives} is {value[:40]!r}")
+                odd.append(f"{place}: at {offset} of topic {self._lives} is {value[:40]!r}")
         for (place, offset), what in acknowledged.items():
             stored = found.get((place, offset))
             if stored is None or Sent.of(stored) != what:
@@ -432,7 +432,7 @@ class Operator:
 
 
 async def _stored(producer: AsyncProducer[bytes, bytes], records: Sequence[Sent]) -> list[tuple[Sent, int]]:
-    """Those that were acknowledged, and where."""
+    """Acknowledged records and their offsets."""
     stored = []
     deliveries = []
     for what in records:
