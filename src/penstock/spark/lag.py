@@ -503,7 +503,7 @@ class QueryMember:
                 if attempt == _TRIES:
                     raise
                 self._is_member.clear()
-                membership.commit_refused(error.code, self._clock.monotonic_ms())
+                membership.commit_rejected(error.code, self._clock.monotonic_ms())
                 self._worker.wake()
             else:
                 return

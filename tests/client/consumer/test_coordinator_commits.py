@@ -11,11 +11,11 @@ from tests.timeouts import PATIENCE_S
 
 from penstock.client.cluster_metadata import TopicPartition
 from penstock.client.consumer.coordinator import Commits
-from penstock.client.consumer.membership import Assign, Idle, Revoke
-from penstock.client.consumer.membership import Membership as Place
+from penstock.client.consumer.membership import Assign, Idle, Membership, Revoke
 from penstock.client.consumer.settings import ConsumerSettings
 from penstock.client.errors import CommitFailed, TimedOut, error_for
-from penstock.client.offset_stores.base import NO_MEMBER, Membership, OffsetAndMetadata
+from penstock.client.offset_stores.base import NO_MEMBER, OffsetAndMetadata
+from penstock.client.offset_stores.base import Membership as Committer
 from penstock.runtime.clock import ManualClock
 from penstock.wire.protocol import ErrorCode
 
@@ -31,13 +31,13 @@ class SlowStore:
         self.gate = asyncio.Event()
         self.gate.set()
         self.refusal: ErrorCode | None = None
-        self.committers: list[Membership] = []
+        self.committers: list[Committer] = []
 
     async def load(self, group: str, partitions: Iterable[Any]) -> dict[Any, OffsetAndMetadata]:
         return {P: OffsetAndMetadata(self.saved[-1])} if self.saved else {}
 
     async def save(
-        self, group: str, offsets: Mapping[Any, OffsetAndMetadata], membership: Membership = NO_MEMBER
+        self, group: str, offsets: Mapping[Any, OffsetAndMetadata], membership: Committer = NO_MEMBER
     ) -> None:
         assert not self.under_way, "two at once"
         self.under_way += 1
@@ -117,28 +117,30 @@ def test_closing_before_a_commit_began_leaves_the_row_free() -> None:
     story(tell)
 
 
-def member() -> Place:
+def member() -> Membership:
     """Of a group, in its generation 1, reading what there is."""
-    place = Place(is_cooperative=False, instance_id=None, heartbeat_interval_ms=3_000, max_poll_interval_ms=300_000)
-    settle(place, 1)
-    return place
+    membership = Membership(
+        is_cooperative=False, instance_id=None, heartbeat_interval_ms=3_000, max_poll_interval_ms=300_000
+    )
+    settle(membership, 1)
+    return membership
 
 
-def settle(place: Place, generation: int) -> None:
-    place.joined(ErrorCode.NONE, 0, member_id="m", generation=generation, leader="m")
-    place.synced(ErrorCode.NONE, 0, [P])
-    assign = place.next_step(0)
+def settle(membership: Membership, generation: int) -> None:
+    membership.joined(ErrorCode.NONE, 0, member_id="m", generation=generation, leader="m")
+    membership.synced(ErrorCode.NONE, 0, [P])
+    assign = membership.next_step(0)
     assert isinstance(assign, Assign)
-    place.assigned(assign, 0)
+    membership.assigned(assign, 0)
 
 
 def test_a_member_whose_generation_is_refused_has_lost_its_partitions() -> None:
     async def tell(commits: Commits, store: SlowStore) -> None:
-        place = commits.membership = member()
+        membership = commits.membership = member()
         store.refusal = ErrorCode.ILLEGAL_GENERATION
         with pytest.raises(CommitFailed):
             await commits.commit(at(1), 1_000)
-        assert place.next_step(0) == Revoke(frozenset({P}), lost=True)
+        assert membership.next_step(0) == Revoke(frozenset({P}), lost=True)
 
     story(tell)
 
@@ -147,19 +149,19 @@ def test_that_an_old_generation_is_refused_says_nothing_of_the_one_that_the_memb
     """A commit that was tried again and again until the group had met (seed 8328)."""
 
     async def tell(commits: Commits, store: SlowStore) -> None:
-        place = commits.membership = member()
+        membership = commits.membership = member()
         store.gate.clear()
         old = asyncio.ensure_future(commits.commit(at(1), 1_000))
         await asyncio.sleep(0)
-        place.request_rejoin("the group meets again", 0)
-        place.revoked(Revoke(frozenset({P}), lost=False), 0)
-        settle(place, 2)
+        membership.request_rejoin("the group is rebalancing", 0)
+        membership.revoked(Revoke(frozenset({P}), lost=False), 0)
+        settle(membership, 2)
         store.refusal = ErrorCode.ILLEGAL_GENERATION
         store.gate.set()
         with pytest.raises(CommitFailed):
             await old
-        assert (place.generation, place.owned) == (2, frozenset({P}))
-        assert isinstance(place.next_step(0), Idle)
+        assert (membership.generation, membership.owned) == (2, frozenset({P}))
+        assert isinstance(membership.next_step(0), Idle)
         store.refusal = None
         await commits.commit(at(1), 1_000)
         assert [each.generation for each in store.committers] == [1, 2]
@@ -178,17 +180,17 @@ def test_a_commit_that_waited_while_its_partition_went_away_is_sent_as_the_membe
     """
 
     async def tell(commits: Commits, store: SlowStore) -> None:
-        place = commits.membership = member()
+        membership = commits.membership = member()
         store.gate.clear()
         first = asyncio.ensure_future(commits.commit(at(1), 1_000))
         await asyncio.sleep(0)
         waiting = asyncio.ensure_future(commits.commit(at(2), 1_000))
         await asyncio.sleep(0)
-        place.request_rejoin("the group meets again", 0)
+        membership.request_rejoin("the group is rebalancing", 0)
         if goes_away:
-            place.revoked(Revoke(frozenset({P}), lost=True), 0)
+            membership.revoked(Revoke(frozenset({P}), lost=True), 0)
             commits.forget(P)
-        settle(place, 2)
+        settle(membership, 2)
         store.gate.set()
         await asyncio.gather(first, waiting)
         await commits.commit(at(3), 1_000)

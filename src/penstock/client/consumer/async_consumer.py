@@ -22,7 +22,8 @@ from typing import Any, Self, TypeVar, Unpack, overload
 
 from penstock.client.addresses import Addresses
 from penstock.client.cluster_metadata import TopicPartition
-from penstock.client.consumer.consumer import BATCH_RECORDS, CLOSE_TIMEOUT_S, ConsumerCalls, OnCommit
+from penstock.client.consumer.consumer import BATCH_RECORDS, CLOSE_TIMEOUT_S, ConsumerCalls
+from penstock.client.consumer.coordinator import OnCommit
 from penstock.client.consumer.core import ConsumerCore, Pattern
 from penstock.client.consumer.reader import Committable, K, RecordBatch, V, checked_subscription
 from penstock.client.consumer.settings import ConsumerOptions, ConsumerSettings

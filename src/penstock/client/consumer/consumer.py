@@ -31,6 +31,7 @@ from typing import Any, Generic, Self, TypeVar, Unpack, overload
 from penstock.client.addresses import Addresses
 from penstock.client.background import Background, blocking
 from penstock.client.cluster_metadata import OffsetAndTimestamp, TopicPartition
+from penstock.client.consumer.coordinator import OnCommit
 from penstock.client.consumer.core import ConsumerCore, Pattern, SubscriptionRequest, assignment_request
 from penstock.client.consumer.fetcher import RebalanceCallback
 from penstock.client.consumer.reader import (
@@ -60,8 +61,6 @@ from penstock.client.settings import Metrics, settings_from
 from penstock.records.kernel import ConsumerRecord
 
 T = TypeVar("T")
-
-OnCommit = Callable[[Mapping[TopicPartition, OffsetAndMetadata], BaseException | None], object]
 
 CLOSE_TIMEOUT_S = 10.0
 BATCH_RECORDS = 50_000

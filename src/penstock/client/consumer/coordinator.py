@@ -65,7 +65,7 @@ from penstock.wire.schemas.leave_group import LeaveGroupRequest, MemberIdentity
 from penstock.wire.schemas.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
-Told = Callable[[Offsets, BaseException | None], object]
+OnCommit = Callable[[Offsets, BaseException | None], object]
 
 _log = logging.getLogger(__name__)
 _GONE: Final = frozenset(
@@ -79,14 +79,14 @@ _GONE: Final = frozenset(
 
 
 class _Pending:
-    """A commit that was asked for. `turn` is done when it may be sent."""
+    """A requested commit. `turn` is done when it may be sent."""
 
     __slots__ = ("committer", "is_outdated", "offsets", "turn")
 
     def __init__(self, offsets: Offsets, committer: Committer) -> None:
         self.offsets = offsets
         self.committer = committer
-        self.is_outdated = False  # whether the member has lost one of the partitions since
+        self.is_outdated = False  # whether one of the partitions was revoked since
         self.turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
@@ -115,27 +115,27 @@ class _CommitQueue:
 
 class Commits:
     def __init__(
-        self, store: OffsetStore, settings: ConsumerSettings, clock: Clock, on_refusal: Callable[[], None]
+        self, store: OffsetStore, settings: ConsumerSettings, clock: Clock, on_rejection: Callable[[], None]
     ) -> None:
         self._store = store
         self._settings = settings
         self._clock = clock
-        self._on_refusal = on_refusal
-        self._row = _CommitQueue()
+        self._on_rejection = on_rejection
+        self._queue = _CommitQueue()
         self._saved: dict[TopicPartition, int] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self.count = self.failures = 0
         self.membership: Membership | None = None
-        """As whom offsets are committed; None outside of a group's generations."""
+        """The member as which offsets are committed; None outside of a group."""
 
     def forget(self, partition: TopicPartition) -> None:
-        """The partition went away: what is committed for it is another member's doing from now on."""
+        """The partition was revoked: from now on another member commits its offsets."""
         self._saved.pop(partition, None)
-        for pending in self._row:
+        for pending in self._queue:
             pending.is_outdated = pending.is_outdated or partition in pending.offsets
 
     async def drain(self) -> None:
-        """Until those that nobody waits for are through."""
+        """Wait for the commits of `commit_soon`."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def close(self) -> None:
@@ -144,7 +144,7 @@ class Commits:
         await self.drain()
 
     def consumed(self, states: Iterable[PartitionState]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """How far the user got, where that is news."""
+        """The positions that are not committed yet."""
         return {
             state.partition: OffsetAndMetadata(state.position, state.epoch, "")
             for state in states
@@ -160,18 +160,18 @@ class Commits:
 
     def _group_id(self) -> str:
         if self._settings.group_id is None:
-            raise ConfigError("there is nowhere to commit to", hint="Give the consumer a group_id")
+            raise ConfigError("offsets cannot be committed without a group", hint="Give the consumer a group_id")
         return self._settings.group_id
 
     async def commit(self, offsets: Offsets, timeout_ms: float) -> None:
         group_id = self._group_id()
         if not offsets:
             return
-        pending = self._row.enter(_Pending(offsets, self.committer))
+        pending = self._queue.enter(_Pending(offsets, self.committer))
         try:
             await self._commit(group_id, pending, timeout_ms)
         finally:
-            self._row.leave(pending)
+            self._queue.leave(pending)
 
     async def _commit(self, group_id: str, pending: _Pending, timeout_ms: float) -> None:
         offsets = pending.offsets
@@ -187,14 +187,14 @@ class Commits:
                 raise
             raise TimedOut(
                 f"the offsets of group {group_id} were not committed within {timeout_ms:.0f} ms",
-                hint="They may or may not be; see whether the brokers are up",
+                hint="They may be committed nevertheless. Check that the brokers are up",
             ) from None
         except GroupError as error:
             if error.code not in _GONE:
                 raise
             if self.membership is not None and committer == self.committer:
-                self.membership.commit_refused(error.code, self._clock.monotonic_ms())
-                self._on_refusal()
+                self.membership.commit_rejected(error.code, self._clock.monotonic_ms())
+                self._on_rejection()
             raise CommitFailed(group_id, error.message, error.code) from error
         self.failures -= 1
         self.count += 1
@@ -204,16 +204,16 @@ class Commits:
     def commit_soon(
         self,
         offsets: Offsets,
-        done: Told | None = None,
+        done: OnCommit | None = None,
     ) -> None:
-        """Commit without waiting; `done` is told the outcome, on the loop's thread."""
+        """Commit without waiting; `done` is called with the outcome, on the loop's thread."""
         if not offsets:
             return
-        pending = self._row.enter(_Pending(dict(offsets), self.committer))
+        pending = self._queue.enter(_Pending(dict(offsets), self.committer))
 
         def over(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
-            self._row.leave(pending)
+            self._queue.leave(pending)
 
         task = asyncio.ensure_future(self._commit_quietly(pending, done))
         self._tasks.add(task)
@@ -222,19 +222,19 @@ class Commits:
     async def _commit_quietly(
         self,
         pending: _Pending,
-        done: Told | None,
+        done: OnCommit | None,
     ) -> None:
         failure: BaseException | None = None
         try:
             await self._commit(self._group_id(), pending, self._settings.default_api_timeout_ms)
         except PenstockError as error:
             failure = error
-            _log.warning("offsets were not committed: %s", error)
+            _log.warning("commit failed: error=%s", error)
         if done is not None:
             try:
                 done(pending.offsets, failure)
-            except Exception:  # noqa: BLE001 - the user's function must not end the loop's work
-                _log.exception("the function that was to hear of a commit failed")
+            except Exception:  # noqa: BLE001 - the application's function must not end the loop's work
+                _log.exception("a commit callback failed")
 
     async def committed(
         self, partitions: Iterable[TopicPartition], timeout_ms: float
@@ -246,14 +246,14 @@ class Commits:
         except TimeoutError as error:
             if isinstance(error, PenstockError):
                 raise
-            raise TimedOut(f"the offsets of group {group_id} were not there within {timeout_ms:.0f} ms") from None
+            raise TimedOut(f"the offsets of group {group_id} were not found within {timeout_ms:.0f} ms") from None
 
 
 _INSTANCE_IDS_FROM: Final = {ApiKey.JOIN_GROUP: 5, ApiKey.SYNC_GROUP: 3, ApiKey.HEARTBEAT: 3}
 _LEAVES_MANY_FROM: Final = 3
-# What brokers before 0.10.1 accept unless they are told otherwise; today's default session is longer.
+# The default limit of brokers before 0.10.1; today's default session is longer.
 _LONGEST_OLD_SESSION_MS: Final = 30_000
-# What a rebalance usually takes; a coordinator that takes longer is looked after.
+# How long a rebalance usually takes; a coordinator that takes longer may be silent.
 _REBALANCE_MS: Final = 5_000.0
 _MIN_IDLE_MS: Final = 1.0
 _MOVED: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
@@ -276,7 +276,7 @@ class ConsumerCoordinator:
         on_failure: Callable[[BaseException], None],
         on_loss: Callable[[], None],
     ) -> None:
-        """`topics`: what to read now. `visits`: a value that changes while the user reads."""
+        """`topics` returns what to read now, `visits` a value that changes while the application polls."""
         self._group_id = group_id
         self._cluster = cluster
         self._membership = membership
@@ -298,11 +298,11 @@ class ConsumerCoordinator:
 
     @property
     def lacks_topics(self) -> bool:
-        """Whether a member wants a topic that is not there, as far as the leader knows: it alone looks for all."""
+        """Whether a topic that a member subscribes to does not exist; only the group's leader knows that."""
         return self._membership.is_leader and any(count == 0 for count in self._counted.values())
 
     def wake(self) -> None:
-        """Something happened that the membership should hear of before its next heartbeat."""
+        """Something changed: look at the membership before the next heartbeat."""
         self._wakened.set()
 
     async def run(self) -> None:
@@ -318,7 +318,7 @@ class ConsumerCoordinator:
                 if not error.retriable:
                     self._on_failure(error)
                     return
-                _log.info("group %s: %s; trying again", self._group_id, error)
+                _log.info("group request failed, retrying: group=%s error=%s", self._group_id, error)
                 self._cluster.forget_coordinator("group", self._group_id)
                 self._membership.unreachable(self._clock.monotonic_ms())
 
@@ -345,7 +345,7 @@ class ConsumerCoordinator:
             await self._expire()
 
     async def _rest(self, until_ms: float) -> None:
-        # Not less than a timer can tell from nothing: whoever rests for that long would be back before it is over.
+        # A shorter wait may end before `until_ms`, because timers are not that precise.
         wait_ms = max(until_ms - self._clock.monotonic_ms(), _MIN_IDLE_MS)
         try:
             async with asyncio.timeout(None if wait_ms == float("inf") else wait_ms / 1000):
@@ -355,7 +355,7 @@ class ConsumerCoordinator:
         finally:
             self._wakened.clear()
 
-    # Requests
+    # ------------------------------------------------------------------------------------------ requests
 
     async def _ask(self, api_key: ApiKey, request: Any, *, timeout_ms: int | None = None) -> Any:
         connection = await self._cluster.to_coordinator("group", self._group_id)
@@ -394,7 +394,7 @@ class ConsumerCoordinator:
             protocols=[self._offer(assignor) for assignor in settings.assignors],
             reason=membership.rejoin_reason,
         )
-        # The answer comes when all members are there, for which the coordinator waits this long.
+        # The response comes when all members have joined, for which the coordinator waits this long.
         timeout_ms = max(settings.max_poll_interval_ms, settings.session_timeout_ms) + settings.request_timeout_ms
         response: JoinGroupResponse = await self._ask(ApiKey.JOIN_GROUP, request, timeout_ms=timeout_ms)
         code = error_code(response.error_code)
@@ -430,7 +430,7 @@ class ConsumerCoordinator:
         membership = self._membership
         shares: list[SyncGroupRequestAssignment] = []
         if step.is_leader and not self._skips_assignment:
-            shares = await self._shares()
+            shares = await self._assignments()
         request = SyncGroupRequest(
             group_id=self._group_id,
             generation_id=membership.generation,
@@ -439,7 +439,7 @@ class ConsumerCoordinator:
             protocol_name=self._protocol,
             assignments=shares,
         )
-        # Not as long as a join may take: everybody has joined, and a coordinator that is silent now is likely gone.
+        # Shorter than a join: all members have joined, so a coordinator that is silent now has probably failed.
         response = await self._ask(ApiKey.SYNC_GROUP, request)
         code = error_code(response.error_code)
         share = Assignment(())
@@ -453,8 +453,8 @@ class ConsumerCoordinator:
             self._held_before = share.partitions
         membership.synced(code, self._clock.monotonic_ms(), share.partitions)
 
-    async def _shares(self) -> list[SyncGroupRequestAssignment]:
-        """As the leader: what everybody gets."""
+    async def _assignments(self) -> list[SyncGroupRequestAssignment]:
+        """As the group's leader: the assignment of every member."""
         assignor = next((one for one in self._settings.assignors if one.name == self._protocol), None)
         if assignor is None:
             raise GroupError(
@@ -481,10 +481,10 @@ class ConsumerCoordinator:
         response = await self._ask(ApiKey.HEARTBEAT, request, timeout_ms=timeout_ms)
         membership.heartbeat_answered(error_code(response.error_code), self._clock.monotonic_ms())
 
-    # Duties
+    # ------------------------------------------------------------------------------------------ callbacks
 
     async def _perform(self, step: Revoke | Assign) -> None:
-        """Have the user's side do it, and beat meanwhile."""
+        """Have the application run its callbacks, and send heartbeats meanwhile."""
         callback = asyncio.ensure_future(self._run_callback(step))
         try:
             while not callback.done():
@@ -513,27 +513,27 @@ class ConsumerCoordinator:
             else:
                 await self._heartbeat()
         except PenstockError as error:
-            _log.info("group %s: heartbeat failed: %s", self._group_id, error)
+            _log.info("heartbeat failed: group=%s error=%s", self._group_id, error)
             self._cluster.forget_coordinator("group", self._group_id)
         if not membership.is_in_group():
             self._on_loss()
 
-    # The end
+    # ------------------------------------------------------------------------------------------ leaving
 
     async def _expire(self) -> None:
         _log.warning(
-            "group %s: nobody has polled for max_poll_interval_ms (%d ms); leaving, so that others can have the "
-            "partitions. Handle fewer records at once or raise max_poll_interval_ms",
+            "leaving the group because the consumer did not poll; lower max_poll_records or raise "
+            "max_poll_interval_ms: group=%s max_poll_interval_ms=%d",
             self._group_id, self._settings.max_poll_interval_ms,
         )  # fmt: skip
-        # A static member is expected back; its session ends without a farewell.
+        # A static member is expected to return; its session ends by itself.
         if self._settings.group_instance_id is None:
-            await self.leave("nobody polls")
+            await self.leave("the consumer did not poll for max_poll_interval_ms")
         self._membership.left(self._clock.monotonic_ms())
         self._on_loss()
 
     async def leave(self, reason: str) -> None:
-        """Say farewell, so that nobody waits for the session to end. Failing to is no harm."""
+        """Send LeaveGroup, so that the group does not wait for the session to end. A failure is only logged."""
         membership = self._membership
         if not membership.member_id or membership.state is MemberState.EXPIRED:
             return
@@ -548,19 +548,19 @@ class ConsumerCoordinator:
                 request.member_id = membership.member_id
             await connection.request(ApiKey.LEAVE_GROUP, request, version=version, timeout_ms=timeout_ms)
         except PenstockError as error:
-            _log.info("group %s: could not say farewell: %s", self._group_id, error)
+            _log.info("LeaveGroup failed: group=%s error=%s", self._group_id, error)
 
     def close(self) -> None:
         self._stop_listening()
         self._membership.close()
 
-    # News
+    # ------------------------------------------------------------------------------------------ changes
 
     def _cluster_changed(self, old: ClusterView, new: ClusterView) -> None:
         membership = self._membership
         if membership.is_leader and self._counted:
             counts = _counts(new, self._counted)
-            # A topic that is missing for a moment is no reason to take it from everybody.
+            # A topic that is missing for a moment is not taken away from its members.
             if any(counts.get(topic, 0) > count for topic, count in self._counted.items()):
                 membership.request_rejoin("a topic has more partitions", self._clock.monotonic_ms())
         self.wake()
@@ -579,7 +579,7 @@ def _subscription(metadata: bytes) -> Subscription:
     try:
         return decode_subscription(bytes(metadata))
     except ProtocolError as error:
-        _log.warning("a member of the group says what cannot be read; it gets nothing: %s", error)
+        _log.warning("a member's subscription cannot be decoded, it gets no partitions: error=%s", error)
         return Subscription(())
 
 

@@ -47,7 +47,7 @@ Pattern = str | re.Pattern[str]
 
 
 class SubscriptionRequest(NamedTuple):
-    """A subscription; at most one of topics, pattern and partitions says something."""
+    """A subscription: by topics, by pattern, or by partitions."""
 
     topics: frozenset[str] = frozenset()
     pattern: re.Pattern[str] | None = None
@@ -67,7 +67,7 @@ class SubscriptionRequest(NamedTuple):
         return self.pattern is not None
 
     def match(self, existing: Mapping[str, bool]) -> frozenset[str]:
-        """The topics meant, out of `existing` (name: is it internal); names are meant even before they exist."""
+        """The topics that it selects, out of `existing` (name: is it internal). Topics by name need not exist yet."""
         if self.pattern is None:
             return self.topics
         return frozenset(
@@ -85,16 +85,13 @@ def subscription_request(
     pattern: Pattern | None = None,
     exclude: Pattern | None = None,
 ) -> SubscriptionRequest:
-    """A subscription by names or by pattern; ValueError says what does not go together.
-
-    `exclude` alone is a black-list: every topic but those.
-    """
+    """A subscription by names or by pattern; raises ValueError. `exclude` alone selects all topics except those."""
     if isinstance(topics, str):
         topics = (topics,)
     names = frozenset(topics)
     for name in names:
         if not name:
-            raise ValueError("a topic's name is empty")
+            raise ValueError("a topic name is empty")
     if names and (pattern is not None or exclude is not None):
         raise ValueError("subscribe to topics by name or by pattern, not both")
     if exclude is not None and pattern is None:
@@ -103,11 +100,11 @@ def subscription_request(
 
 
 def assignment_request(partitions: Iterable[tuple[str, int]]) -> SubscriptionRequest:
-    """Partitions chosen by the caller: no group moves them."""
+    """Partitions chosen by the caller, outside of a group."""
     chosen = frozenset(TopicPartition(topic, partition) for topic, partition in partitions)
     for partition in chosen:
         if partition.partition < 0:
-            raise ValueError(f"{partition.topic} has no partition {partition.partition}")
+            raise ValueError(f"topic {partition.topic} has no partition {partition.partition}")
     return SubscriptionRequest(partitions=chosen)
 
 
@@ -124,6 +121,8 @@ _log = logging.getLogger(__name__)
 
 
 class PositionResolver:
+    """Finds positions: by committed offset, by reset policy, and validates them after a leader change."""
+
     def __init__(
         self,
         cluster: ClusterClient,
@@ -143,7 +142,7 @@ class PositionResolver:
         self._on_truncation = on_truncation
 
     def waiting(self, states: Mapping[TopicPartition, PartitionState], now_ms: float) -> list[PartitionState]:
-        """Those that a round would take now."""
+        """The partitions that need a look-up now."""
         return [
             state
             for state in states.values()
@@ -196,7 +195,7 @@ class PositionResolver:
             if isinstance(one, PenstockError):
                 self._put_off([state], one)
             elif one.offset < 0 and time_ms >= 0:
-                # No record is that young: the next one to arrive is the first.
+                # No record is that young: start with the next one that arrives.
                 state.seek_to(LATEST)
             else:
                 state.seek(max(0, one.offset))
@@ -224,7 +223,7 @@ class PositionResolver:
         for state in states:
             state.retry_at(not_before_ms)
         if error.retriable:
-            _log.info("positions of %d partitions are not known yet, asking again: %s", len(states), error)
+            _log.info("position look-up failed, retrying: partitions=%d error=%s", len(states), error)
             self._cluster.refresh_soon()
             return
         for state in states:
@@ -240,6 +239,8 @@ _NEVER: Final = float("inf")
 
 
 class ConsumerCore:
+    """Subscription, assignment and tasks of one consumer."""
+
     def __init__(
         self,
         bootstrap_servers: Addresses,
@@ -248,7 +249,7 @@ class ConsumerCore:
         post: Callable[[Callable[[], object]], object],
         clock: Clock | None = None,
     ) -> None:
-        """`post` runs a function soon on the loop, from whatever thread."""
+        """`post` runs a function on the loop, from any thread, without waiting for it."""
         self.settings = settings
         self.clock: Clock = clock or SystemClock()
         self._post = post
@@ -258,7 +259,7 @@ class ConsumerCore:
         self.subscription = SubscriptionRequest()
         self.closed = False
         self.reached: Callable[[], object] = lambda: None
-        """The record handed out last, or whatever changes when the user goes on."""
+        """Returns the record handed out last, or another value that changes while the application reads."""
         self._lookup = OffsetLookup(
             self.cluster,
             isolation_level=int(settings.isolation_level == "read_committed"),
@@ -281,7 +282,7 @@ class ConsumerCore:
         self._resolving: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._look_at_ms = _NEVER
-        """When to ask again for topics that are missing."""
+        """When to look again for missing topics."""
         self._look_after_ms = _LOOK_FIRST_MS
         self._changed = asyncio.Event()
         self._rebalances = 0
@@ -289,7 +290,7 @@ class ConsumerCore:
         self._callback: RebalanceCallback | None = None
         self.has_been_assigned = False
 
-    # Start and end
+    # ------------------------------------------------------------------------------------------ start and end
 
     async def start(self) -> None:
         await self.cluster.start()
@@ -310,8 +311,8 @@ class ConsumerCore:
             raise
 
     async def close(self, leave_timeout_s: float = _LEAVE_TIMEOUT_S) -> None:
-        """End everything; the group is told, if its coordinator hears within `farewell_s`. Whoever has offsets to
-        commit does so before."""
+        """Leave the group, if the coordinator answers within `leave_timeout_s`, and close everything. Commit before
+        calling it."""
         if self.closed:
             return
         self.closed = True
@@ -324,7 +325,7 @@ class ConsumerCore:
                 await self.commits.drain()
                 await self._leave_group(say_so=True)
         except TimeoutError:
-            _log.info("the coordinator did not hear the farewell; the session will end by itself")
+            _log.info("the coordinator did not answer LeaveGroup in time; the session will expire")
         finally:
             tasks = [task for task in (self._resolving, *self._tasks) if task is not None]
             for task in tasks:
@@ -359,14 +360,14 @@ class ConsumerCore:
             await asyncio.sleep(self.settings.auto_commit_interval_ms / 1000)
             self.queue.ask_for_commit()
 
-    # What to read
+    # ------------------------------------------------------------------------------------------ what to read
 
     async def want(self, subscription: SubscriptionRequest) -> None:
         """Read these from now on."""
         self._check_open()
         if not subscription.is_manual and not subscription.is_empty and self.settings.group_id is None:
-            # Without a group nobody shares: all partitions of the topics are ours.
-            _log.debug("no group_id: reading all partitions of %s", subscription)
+            # Without a group, all partitions of the topics are assigned.
+            _log.debug("no group, reading all partitions: subscription=%s", subscription)
         was_manual = self.subscription.is_manual
         self.subscription = subscription
         self._look_at_ms, self._look_after_ms = _NEVER, _LOOK_FIRST_MS
@@ -425,7 +426,7 @@ class ConsumerCore:
         return frozenset() if self.subscription.is_manual else self._topics()
 
     def _assign_all(self) -> None:
-        """Without a group: the partitions named, or all of the topics meant."""
+        """Without a group: the partitions of the subscription, or all partitions of its topics."""
         if self.subscription.partitions is not None:
             self._set_assignment(self.subscription.partitions)
             return
@@ -437,7 +438,7 @@ class ConsumerCore:
         self._set_assignment(frozenset(wanted))
 
     def _set_assignment(self, wanted: frozenset[TopicPartition]) -> list[PartitionState]:
-        """Assign exactly these; answers with the new ones."""
+        """Assign exactly these; returns the states of the new ones."""
         self.has_been_assigned = self.has_been_assigned or bool(wanted)
         gone = self.assignment.keys() - wanted
         for partition in gone:
@@ -459,7 +460,7 @@ class ConsumerCore:
         return frozenset(self.assignment)
 
     async def _run_callback(self, step: Revoke | Assign) -> None:
-        """Have the user's side let partitions go, or hear of new ones; comes back when it has."""
+        """Have the application run its rebalance callbacks; returns when it has."""
         if isinstance(step, Assign):
             states = self._set_assignment(step.everything)
             self._rebalances += 1
@@ -486,13 +487,13 @@ class ConsumerCore:
             self._callback = None
 
     def _lost_membership(self) -> None:
-        """The group goes on without us. What was to be given back is lost, if the user has not done so yet."""
+        """The membership is lost: a pending revocation becomes a loss."""
         if self._callback is not None and self._callback.kind == "revoke":
             self._callback.kind = "lose"
         self.queue.set_attention()
 
     def end_soon(self) -> None:
-        """For a consumer that was forgotten without being closed."""
+        """Close a consumer that was garbage-collected without being closed."""
         self._forgotten = asyncio.ensure_future(self.close())
 
     async def partitions_of(self, topic: str) -> frozenset[int]:
@@ -503,14 +504,14 @@ class ConsumerCore:
         return frozenset() if view is None else frozenset(one.index for one in view.partitions)
 
     async def all_topics(self) -> frozenset[str]:
-        """The topics of the cluster that it does not keep for itself."""
+        """The topics of the cluster except internal ones."""
         self._check_open()
         connection = await self.cluster.to_any()
         response = await ask_metadata(connection, None, timeout_ms=self.settings.request_timeout_ms)
         return frozenset(topic.name for topic in response.topics if topic.name is not None and not topic.is_internal)
 
     def metrics(self) -> Metrics:
-        """What was counted, and what is so at the moment; from any thread."""
+        """Counters and current values; may be called from any thread."""
         fetcher, commits = self._fetcher, self.commits
         states = list(self.assignment.values())
         lags = [max(state.high_watermark - state.position, 0) for state in states if state.high_watermark >= 0]
@@ -533,17 +534,17 @@ class ConsumerCore:
         }
 
     def attended(self) -> None:
-        """The user's side has done its duties."""
+        """The application has run its callbacks."""
         if self._worker is not None:
             self._worker.wake()
 
-    # Going on
+    # ------------------------------------------------------------------------------------------ pumping
 
     def pump(self) -> None:
         if self.closed:
             return
         now_ms = self.clock.monotonic_ms()
-        # It first: it is where states hear of new leaders, after whom a position may have to be validated.
+        # The fetcher first: it notices new leaders, after which positions have to be validated.
         self._fetcher.pump(now_ms)
         waiting = self._resolver.waiting(self.assignment, now_ms)
         if waiting and (self._resolving is None or self._resolving.done()):
@@ -567,7 +568,7 @@ class ConsumerCore:
             self._timer = None
         due_ms = self._fetcher.next_retry_ms(now_ms)
         if self._has_missing_topics():
-            # What goes on in other partitions must not put it off again and again.
+            # Activity in other partitions must not postpone it.
             self._look_at_ms = min(self._look_at_ms, now_ms + self._look_after_ms)
         else:
             self._look_at_ms, self._look_after_ms = _NEVER, _LOOK_FIRST_MS
@@ -585,7 +586,7 @@ class ConsumerCore:
         self.pump()
 
     def _has_missing_topics(self) -> bool:
-        """Whether a topic is wanted that is not there: here, or by another member of the group that is led here."""
+        """Whether a subscribed topic does not exist: of this consumer, or of a member of the group that it leads."""
         if self.subscription.needs_all_topics:
             return not self._topics()
         if any(self.cluster.view.topic(name) is None for name in self.subscription.topics):
@@ -598,7 +599,7 @@ class ConsumerCore:
         self.pump()
 
     async def until(self, ready: Callable[[], T | None], timeout_ms: float, what: str) -> T:
-        """The value once there is one; raises TimedOut, or the error that keeps it from being there."""
+        """The value of `ready` once it is not None; raises TimedOut."""
         deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
         while True:
             self._check_open()
@@ -612,14 +613,14 @@ class ConsumerCore:
             except TimeoutError:
                 raise TimedOut(
                     f"{what} was not known within {timeout_ms:.0f} ms",
-                    hint="See whether the topic exists and its brokers are up",
+                    hint="Check that the topic exists and its brokers are up",
                 ) from None
 
     def _check_open(self) -> None:
         if self.closed:
             raise ClosedError("the consumer is closed")
 
-    # Positions
+    # ------------------------------------------------------------------------------------------ positions
 
     def state_of(self, partition: tuple[str, int]) -> PartitionState:
         state = self.assignment.get(TopicPartition(*partition))
@@ -627,7 +628,7 @@ class ConsumerCore:
             topic, index = partition
             raise ConfigError(
                 f"{topic}-{index} is not assigned to this consumer",
-                hint="Assigned are " + (", ".join(map(str, sorted(self.assignment))) or "no partitions yet"),
+                hint="Assigned partitions: " + (", ".join(map(str, sorted(self.assignment))) or "none yet"),
             )
         return state
 
@@ -636,7 +637,7 @@ class ConsumerCore:
         for partition, target in offsets.items():
             offset, epoch = target[:2] if isinstance(target, OffsetAndMetadata) else (target, -1)
             if not is_offset(offset):
-                raise ConfigError(f"{offset!r} is no offset: {partition} begins at 0")
+                raise ConfigError(f"{offset!r} is not an offset of {partition}", hint="Give a number, 0 or more")
             self.state_of(partition).seek(offset, epoch)
         self._moved(offsets)
 
@@ -663,7 +664,7 @@ class ConsumerCore:
         def known() -> int | None:
             state = self.state_of(partition)
             if state.fetch_state is FetchState.STUCK:
-                raise ConfigError(f"{partition} has no position", hint="Seek to where reading shall go on")
+                raise ConfigError(f"{partition} has no position", hint="Seek to where to continue")
             return state.position if state.has_position else None
 
         return await self.until(known, timeout_ms, f"the position of {partition}")
@@ -686,11 +687,11 @@ class ConsumerCore:
         return {partition: one.offset for partition, one in found.items()}
 
     async def lags(self, partitions: Iterable[TopicPartition], timeout_ms: float) -> dict[TopicPartition, int]:
-        """Records between each position and the end as it is now."""
+        """Records between each position and the current end."""
         wanted = list(partitions)
         ends = await self.ends(wanted, timeout_ms)
         return {p: max(0, ends[p] - await self.position(p, timeout_ms)) for p in wanted}
 
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """How far the user got in all partitions, where that is news."""
+        """The positions of all partitions that are not committed yet."""
         return self.commits.consumed(self.assignment.values())

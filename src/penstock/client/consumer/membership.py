@@ -29,9 +29,9 @@ NONE: Partitions = frozenset()
 class MemberState(Enum):
     OUTSIDE = "outside"  # has to join
     JOINED = "joined"  # has to sync
-    MEMBER = "member"  # beats
-    EXPIRED = "expired"  # left for not polling
-    FAILED = "failed"  # will not get in
+    MEMBER = "member"  # sends heartbeats
+    EXPIRED = "expired"  # left because the application did not poll
+    FAILED = "failed"  # the group cannot be joined
     LEFT = "left"
 
 
@@ -40,7 +40,7 @@ class Join(NamedTuple):
 
 
 class Sync(NamedTuple):
-    """Send SyncGroup, with the shares of all if `is_leader`."""
+    """Send SyncGroup, with the assignments of all members if `is_leader`."""
 
     is_leader: bool
 
@@ -50,31 +50,31 @@ class Heartbeat(NamedTuple):
 
 
 class Revoke(NamedTuple):
-    """Stop reading these. If `lost`, they are somebody else's already."""
+    """Stop reading these. If `lost`, another member may own them already."""
 
     partitions: Partitions
     lost: bool
 
 
 class Assign(NamedTuple):
-    """Begin to read these; `everything` is the share as a whole."""
+    """Start reading `added`; `everything` is the whole assignment."""
 
     added: Partitions
     everything: Partitions
 
 
 class Leave(NamedTuple):
-    """Send LeaveGroup: nobody polls."""
+    """Send LeaveGroup: the application does not poll."""
 
 
 class Idle(NamedTuple):
-    """Nothing to do before `until_ms`, unless something happens."""
+    """Nothing to do before `until_ms`, unless something changes."""
 
     until_ms: float
 
 
 class Fail(NamedTuple):
-    """The group cannot be joined; trying again does not help."""
+    """The group cannot be joined; retrying does not help."""
 
     code: ErrorCode
 
@@ -86,7 +86,7 @@ _ELSEWHERE = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVA
 
 
 class Membership:
-    """One consumer's place in its group."""
+    """One consumer's membership in its group."""
 
     def __init__(
         self,
@@ -119,14 +119,14 @@ class Membership:
         self._owes_rejoin = False
 
     def is_in_group(self) -> bool:
-        """In a generation, so that commits carry it."""
+        """Whether it has a generation, which commits carry."""
         return self.generation != NO_GENERATION and self.state in (
             MemberState.MEMBER,
             MemberState.JOINED,
             MemberState.OUTSIDE,
         )
 
-    # What to do
+    # --- what to do
 
     def next_step(self, now_ms: float) -> Step:
         if self._failure is not None and not self._loss:
@@ -147,7 +147,7 @@ class Membership:
         return self._as_member(now_ms)
 
     def _surplus(self) -> Partitions:
-        """What has to be given back before joining."""
+        """Partitions to give back before joining."""
         if not self.is_cooperative:
             return self.owned
         return frozenset(partition for partition in self.owned if partition.topic not in self._topics)
@@ -161,28 +161,28 @@ class Membership:
         return Idle(min(self._next_heartbeat_ms, self._polled_ms + self._max_poll_interval_ms))
 
     def is_overdue(self, now_ms: float) -> bool:
-        """Nobody has polled for too long."""
+        """Whether the application has not polled for max_poll_interval_ms."""
         return now_ms - self._polled_ms > self._max_poll_interval_ms
 
-    # What happened
+    # --- what happened
 
     def polled(self, now_ms: float) -> None:
-        """The user came by."""
+        """The application polled."""
         self._polled_ms = now_ms
         if self.state is MemberState.EXPIRED:
             self._loss = self.owned
             self._forget_membership()
-            self._rejoin("nobody had polled for max_poll_interval_ms", now_ms)
+            self._rejoin("the consumer did not poll for max_poll_interval_ms", now_ms)
 
     def wants(self, topics: Iterable[str], now_ms: float) -> None:
-        """The topics to read are these from now on."""
+        """Read these topics from now on."""
         chosen = frozenset(topics)
         if chosen != self._topics:
             self._topics = chosen
             self.request_rejoin("the subscription changed", now_ms)
 
     def request_rejoin(self, reason: str, now_ms: float) -> None:
-        """The group has to meet again: topics or partitions changed."""
+        """The group has to rebalance: topics or partitions changed."""
         if self.state in (MemberState.MEMBER, MemberState.JOINED):
             self._rejoin(reason, now_ms)
 
@@ -198,39 +198,39 @@ class Membership:
         elif code == ErrorCode.REBALANCE_IN_PROGRESS:
             self._back_off(now_ms)
         else:
-            self._refused(error_code(code), now_ms)
+            self._rejected(error_code(code), now_ms)
 
     def synced(self, code: int, now_ms: float, share: Iterable[TopicPartition] = ()) -> None:
         if code == ErrorCode.NONE:
             if self.state is not MemberState.JOINED:
-                return  # the group has to meet again, which was found out while this answer was on its way
+                return  # a rebalance was requested while this response was in flight
             self._share = frozenset(share)
             self.state = MemberState.MEMBER
             self._next_heartbeat_ms = now_ms + self._heartbeat_interval_ms
         elif code == ErrorCode.REBALANCE_IN_PROGRESS:
-            self._rejoin("the group met again before the shares were out", now_ms)
+            self._rejoin("the group rebalanced before the assignment was distributed", now_ms)
         else:
-            self._refused(error_code(code), now_ms)
+            self._rejected(error_code(code), now_ms)
 
     def heartbeat_answered(self, code: int, now_ms: float) -> None:
         self._next_heartbeat_ms = now_ms + self._heartbeat_interval_ms
         if code == ErrorCode.NONE:
             return
         if code == ErrorCode.REBALANCE_IN_PROGRESS:
-            self.request_rejoin("the group meets again", now_ms)
+            self.request_rejoin("the group is rebalancing", now_ms)
         else:
-            self._refused(error_code(code), now_ms)
+            self._rejected(error_code(code), now_ms)
 
     def revoked(self, step: Revoke, now_ms: float) -> None:
-        """The partitions are given back; nobody reads them here any more."""
+        """The partitions are given back and no longer read here."""
         self.owned -= step.partitions
         self._loss -= step.partitions
         if not step.lost and self.is_cooperative and self._share is not None:
-            # Whoever gets them can have them only once this member has said, by joining, that it let go.
+            # Their new owner gets them only after this member has joined again without them.
             self._owes_rejoin = True
 
     def assigned(self, step: Assign, now_ms: float) -> None:
-        """The user knows of the new partitions."""
+        """The application knows its new partitions."""
         self.owned = step.everything
         self._share = None
         if self.generation == NO_GENERATION:
@@ -239,29 +239,29 @@ class Membership:
             self._rejoin("gave back partitions that move to other members", now_ms)
 
     def unreachable(self, now_ms: float) -> None:
-        """The coordinator did not answer; whether the group still counts on this member, the next one says."""
+        """The coordinator did not answer; the next one says whether this is still a member."""
         self._back_off(now_ms)
         if self.state is MemberState.JOINED:
             self._rejoin("the coordinator could not be reached", now_ms, at_once=False)
 
     def left(self, now_ms: float) -> None:
-        """The Leave step was carried out: nobody polls."""
+        """The Leave step was carried out."""
         self.state = MemberState.EXPIRED
         self._share = None
 
     def close(self) -> None:
         self.state = MemberState.LEFT
 
-    def commit_refused(self, code: int, now_ms: float) -> None:
-        """A commit's answer says something about the membership too."""
+    def commit_rejected(self, code: int, now_ms: float) -> None:
+        """A rejected commit says something about the membership, too."""
         if code in _LOST or code == ErrorCode.FENCED_INSTANCE_ID:
-            self._refused(error_code(code), now_ms)
+            self._rejected(error_code(code), now_ms)
         elif code == ErrorCode.REBALANCE_IN_PROGRESS:
-            self.request_rejoin("the group meets again", now_ms)
+            self.request_rejoin("the group is rebalancing", now_ms)
 
-    # How it goes on
+    # --- transitions
 
-    def _refused(self, code: ErrorCode, now_ms: float) -> None:
+    def _rejected(self, code: ErrorCode, now_ms: float) -> None:
         if code in _LOST:
             self._loss = self.owned
             if code == ErrorCode.UNKNOWN_MEMBER_ID:
