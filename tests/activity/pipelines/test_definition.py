@@ -107,7 +107,10 @@ def test_a_damaged_status_is_nobodys(tmp_path: Path) -> None:
             "IOException: No space left on device", False,
         ),
         ("Job aborted\nCaused by: java.io.OptionalDataException\n\tat java.base\n", "changed a task", True),
-        ("[STREAM_FAILED]\norg.apache.spark.SparkException: Python worker failed to connect back.\n", "did not start in time", True),
+        (
+            "[STREAM_FAILED]\norg.apache.spark.SparkException: Python worker failed to connect back.\n",
+            "did not start in time", True,
+        ),
         ("Traceback\nValueError: no such thing\n", "ValueError: no such thing", False),
     ],
 )  # fmt: skip
