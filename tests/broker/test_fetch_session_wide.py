@@ -284,7 +284,7 @@ def test_another_leader_epoch_is_told_of_before_long(broker: Broker, client: Wir
     for asked in request.topics:
         asked.partitions[0].current_leader_epoch = partition.leader_epoch
     reader.take(client.ask(ApiKey.FETCH, request, 12))
-    assert call(broker, lambda: session_of(broker, reader).resting) == WIDTH
+    assert call(broker, lambda: session_of(broker, reader).idle) == WIDTH
     call(broker, lambda: setattr(partition, "leader_epoch", partition.leader_epoch + 1))
     let_time_pass(broker, reader)
     assert reader.fetch() == [(topic, 5)]
@@ -298,8 +298,8 @@ def test_a_second_request_of_the_session_does_not_wait_for_the_first(
     for _ in range(2):
         send_and_be_heard(broker, client, ApiKey.FETCH, reader.request(max_wait_ms=NEVER_MS), 12)
     other.produce(topic, batch_of(b"a"), partition=9)
-    _, overtaken = client.receive(ApiKey.FETCH, 12)
-    assert overtaken.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    _, superseded = client.receive(ApiKey.FETCH, 12)
+    assert superseded.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
     assert reader.take(client.receive(ApiKey.FETCH, 12)[1]) == [(topic, 9)]
 
 

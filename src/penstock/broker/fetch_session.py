@@ -57,12 +57,29 @@ from penstock.wire.types import BUFFERS, NO_UUID
 if TYPE_CHECKING:
     from penstock.replication.partition import EndWatcher, Partition
 
+Key: TypeAlias = tuple[str, int]
+RequestedPartition: TypeAlias = tuple[str, FetchPartition]
 
-_UNKNOWN = "\0"
+MAX_SESSION_ID: Final = 2**31 - 1
+MAX_SIZE: Final = 50_000
+"""Partitions of one session: as many as one request may name. Ending a session takes half a microsecond for each."""
+DEFAULT_MAX_PARTITIONS: Final = 1_000_000
+EVICTION_MS: Final = 120_000  # as in Kafka, where it is not a setting either
+MAX_CHANGE: Final = 20_000
+"""Partitions that one request may add to a session; with more, the client has to start a new session."""
+SLICE: Final = 500
+"""Partitions that are handled before other requests are served."""
+RECHECK_MS: Final = 1_000
+"""How long a change of an idle partition without a notification may go unnoticed."""
+_NO_NAMES: Final[Mapping[bytes, str]] = {}
+_UNKNOWN: Final = "\0"  # begins the names of unknown ids
+
+
+# --- topic ids
 
 
 class TopicIds:
-    """`names` are all that the cluster knows; the same object as long as no topic comes or goes."""
+    """The ids of a session's topics. `names` are the cluster's: one object until a topic is created or deleted."""
 
     __slots__ = ("_ids", "_names")
 
@@ -74,7 +91,7 @@ class TopicIds:
         return self._ids.get(name, NO_UUID)
 
     def merge(self, later: TopicIds) -> bool:
-        """Take in what a later request of the session names; False if an id means something else by now."""
+        """Add the ids of a later request of the session; False if an id means another topic by now."""
         if later._names is not self._names:
             known = later._names
             if any(known.get(topic_id) != (None if is_unknown(name) else name) for name, topic_id in self._ids.items()):
@@ -103,16 +120,11 @@ def _name(topic_id: bytes, names: Mapping[bytes, str]) -> str:
     return names.get(topic_id) or _UNKNOWN + topic_id.hex()
 
 
-Key: TypeAlias = tuple[str, int]
-RequestedPartition: TypeAlias = tuple[str, FetchPartition]
-
-MAX_SESSION_ID: Final = 2**31 - 1
-MAX_SIZE: Final = 50_000
-"""Partitions of one session: as many as one request may name. To end a session takes half a microsecond for each."""
+# --- sessions
 
 
 def requested_partitions(topics: Iterable[FetchTopic]) -> dict[Key, RequestedPartition]:
-    """What a request asks for, in its order; of a partition that is named twice, what was said last."""
+    """The partitions of a request, in its order; the last occurrence of one that is named twice applies."""
     return {
         (topic.topic, partition.partition): (topic.topic, partition)
         for topic in topics
@@ -128,34 +140,34 @@ def _has_records(data: PartitionData) -> bool:
 
 
 class _IdlePartition(NamedTuple):
-    """A partition that had nothing new, in the epoch in which it was led then."""
+    """A partition that had nothing new, with its leader epoch at that time."""
 
     partition: Partition
     leader_epoch: int
 
 
 class FetchSession:
-    """One client's session. Its size is what the cache sorts by: only the cache changes what is asked for.
+    """One client's session. The cache sorts sessions by size, so only the cache changes their partitions.
 
-    It watches its partitions at rest, and passes on what it hears to the fetches that wait.
+    It watches its idle partitions and notifies the fetches that wait.
     """
 
     __slots__ = (
-        "_answered",
-        "_asked",
+        "_active",
         "_ended",
-        "_lively",
+        "_idle",
         "_order",
         "_ranks",
-        "_resting",
+        "_reported",
+        "_requested",
         "_waiting",
         "checked_ms",
         "created_ms",
         "epoch",
         "id",
         "invalidations",
-        "overtaken",
         "privileged",
+        "superseded",
         "topic_ids",
         "used_ms",
     )  # fmt: skip
@@ -167,62 +179,64 @@ class FetchSession:
         self.used_ms = now_ms
         self.checked_ms = now_ms
         self.invalidations = 0
-        self.overtaken: Callable[[], None] | None = None  # told of the next request, while the last is not answered
+        self.superseded: Callable[[], None] | None = (
+            None  # called with the next request, if the last is not answered yet
+        )
         self.epoch = 1
         self.topic_ids: TopicIds | None = None  # of a client that names topics by id
-        self._asked: dict[Key, RequestedPartition] = {}
-        # High watermark and log start as the client last heard them; None if the next answer has to tell.
-        self._answered: dict[Key, tuple[int, int] | None] = {}
+        self._requested: dict[Key, RequestedPartition] = {}
+        # High watermark and log start that the client has; None if the next response must include them.
+        self._reported: dict[Key, tuple[int, int] | None] = {}
         self._order: tuple[RequestedPartition, ...] | None = None
-        # The place of each in the order; gaps do not matter. Every partition is lively or at rest.
+        # The rank of each in the order, with gaps. Every partition is active or idle.
         self._ranks: dict[Key, int] = {}
-        self._lively: set[Key] = set()
-        self._resting: dict[Key, _IdlePartition] = {}
+        self._active: set[Key] = set()
+        self._idle: dict[Key, _IdlePartition] = {}
         self._waiting: list[EndWatcher] = []
         self._ended = False
         self.change(asked, ())
 
     @property
     def size(self) -> int:
-        return len(self._asked)
+        return len(self._requested)
 
     @property
     def partitions(self) -> Sequence[RequestedPartition]:
-        """What to read, in the order in which to read it; later changes do not show in it."""
+        """What to read, in order; later changes do not affect it."""
         if self._order is None:
-            self._order = tuple(self._asked.values())
+            self._order = tuple(self._requested.values())
         return self._order
 
     def change(self, asked: dict[Key, RequestedPartition], forgotten: Iterable[ForgottenTopic]) -> None:
-        """Add partitions, at the end, or change what is asked of those that are there, in their place; forget some."""
+        """Append partitions or change them in place, and remove the forgotten ones."""
         for key, (_, partition) in asked.items():
-            # Whatever a client attached to the request is not worth keeping for as long as the session lives.
+            # Unknown tags would be kept as long as the session.
             partition.unknown_tags = None
             if self.privileged:
-                # A follower ignores what an answer tells that was on its way when it asked this anew.
-                self._answered[key] = None
+                # A follower that asks again ignores the response that was on its way.
+                self._reported[key] = None
             else:
-                self._answered.setdefault(key)
+                self._reported.setdefault(key)
             if key not in self._ranks:
                 self._to_the_end(key)
-            self._rouse(key)
-        self._asked |= asked
+            self._activate(key)
+        self._requested |= asked
         for topic in forgotten:
             for index in topic.partitions:
                 self._forget((topic.topic, index))
         self._order = None
 
     def _forget(self, key: Key) -> None:
-        if self._asked.pop(key, None) is None:
+        if self._requested.pop(key, None) is None:
             return
-        self._rouse(key)
-        self._lively.discard(key)
-        del self._answered[key], self._ranks[key]
+        self._activate(key)
+        self._active.discard(key)
+        del self._reported[key], self._ranks[key]
 
     def _to_the_end(self, key: Key) -> None:
         ranks = self._ranks
         ranks.pop(key, None)
-        # Kept in order, so the last is the largest.
+        # Ranks are in order, so the last is the largest.
         ranks[key] = ranks[next(reversed(ranks))] + 1 if ranks else 0
 
     def advance(self, now_ms: int) -> None:
@@ -230,66 +244,66 @@ class FetchSession:
         self.epoch = next_epoch(self.epoch)
         self.used_ms = now_ms
 
-    # --- what is worth looking at
+    # --- active and idle partitions
 
     @property
-    def resting(self) -> int:
-        return len(self._resting)
+    def idle(self) -> int:
+        return len(self._idle)
 
-    def lively(self) -> Sequence[RequestedPartition]:
-        """What may have news, in the order in which to read it."""
-        if len(self._lively) == len(self._asked):
+    def active(self) -> Sequence[RequestedPartition]:
+        """The partitions that may have something new, in order."""
+        if len(self._active) == len(self._requested):
             return self.partitions
-        return [self._asked[key] for key in sorted(self._lively, key=self._ranks.__getitem__)]
+        return [self._requested[key] for key in sorted(self._active, key=self._ranks.__getitem__)]
 
-    def rest(self, partition: Partition) -> None:
-        """A partition has no records for the client beyond what it has, and it was told the offsets: watch it."""
+    def set_idle(self, partition: Partition) -> None:
+        """Watch a partition that has no more records for the client, whose offsets the client has."""
         key = (partition.topic, partition.index)
-        if self._ended or key not in self._lively:
+        if self._ended or key not in self._active:
             return
-        self._lively.remove(key)
-        self._resting[key] = _IdlePartition(partition, partition.leader_epoch)
+        self._active.remove(key)
+        self._idle[key] = _IdlePartition(partition, partition.leader_epoch)
         if self.privileged:
             partition.watch_end(self)
         else:
             partition.watch(self)
 
-    def _rouse(self, key: Key) -> None:
-        rest = self._resting.pop(key, None)
+    def _activate(self, key: Key) -> None:
+        rest = self._idle.pop(key, None)
         if rest is not None:
             rest.partition.unwatch(self)
-        self._lively.add(key)
+        self._active.add(key)
 
     def recheck(self, now_ms: int) -> None:
-        """Find the partitions at rest that changed without a word."""
+        """Find the idle partitions that changed without a notification."""
         self.checked_ms = now_ms
         changed = [
             key
-            for key, (partition, leader_epoch) in self._resting.items()
+            for key, (partition, leader_epoch) in self._idle.items()
             if partition.leader_epoch != leader_epoch
             or partition.log.failure is not None
-            or self._answered[key] != (partition.log.high_watermark, partition.log.log_start_offset)
+            or self._reported[key] != (partition.log.high_watermark, partition.log.log_start_offset)
         ]
         for key in changed:
-            self._rouse(key)
+            self._activate(key)
 
     def grown(self, partition: Partition, size: int) -> None:
-        self._rouse((partition.topic, partition.index))
+        self._activate((partition.topic, partition.index))
         for waiting in tuple(self._waiting):
             waiting.grown(partition, size)
 
     def gone(self, partition: Partition) -> None:
-        self._rouse((partition.topic, partition.index))
+        self._activate((partition.topic, partition.index))
         for waiting in tuple(self._waiting):
             waiting.gone(partition)
 
     def moved(self, partition: Partition) -> None:
-        self._rouse((partition.topic, partition.index))
+        self._activate((partition.topic, partition.index))
         for waiting in tuple(self._waiting):
             waiting.moved(partition)
 
     def add_waiting(self, waiting: EndWatcher) -> None:
-        """Tell a fetch, too, of what happens to partitions at rest."""
+        """Notify a waiting fetch of changes of idle partitions."""
         self._waiting.append(waiting)
 
     def remove_waiting(self, waiting: EndWatcher) -> None:
@@ -297,43 +311,43 @@ class FetchSession:
             self._waiting.remove(waiting)
 
     def end(self) -> None:
-        """The session is no more: watch nothing. Whoever waits for its partitions does so by himself from now on."""
+        """Stop watching. Fetches that wait for its partitions watch them themselves from now on."""
         self._ended = True
-        for key, rest in tuple(self._resting.items()):
-            self._rouse(key)
+        for key, rest in tuple(self._idle.items()):
+            self._activate(key)
             for waiting in tuple(self._waiting):
                 waiting.grown(rest.partition, 0)
 
-    # --- what the client was told
+    # --- what the client has
 
     def knows(self, key: Key, high_watermark: int, log_start_offset: int) -> bool:
-        """Whether the client was told these offsets last."""
-        return self._answered.get(key) == (high_watermark, log_start_offset)
+        """Whether the client has these offsets."""
+        return self._reported.get(key) == (high_watermark, log_start_offset)
 
     def answer(self, key: Key, data: PartitionData) -> bool:
-        """Note that the client is told `data`; False if there is no news in it, and it need not be sent.
+        """Record that the client gets `data`; False if it has all of it, so that it need not be sent.
 
-        Watermark 5, told before: nothing to send. Watermark 6: sent. An error: sent, and whatever is next as well.
+        High watermark 5, as before: not sent. High watermark 6: sent. An error: sent, and the next result too.
         """
         # KeyError for a partition that is not in the session.
-        told = self._answered[key]
+        before = self._reported[key]
         if data.error_code:
-            self._answered[key] = None
+            self._reported[key] = None
             return True
         offsets = (data.high_watermark, data.log_start_offset)
-        news = offsets != told
-        if news:
-            self._answered[key] = offsets
+        is_new = offsets != before
+        if is_new:
+            self._reported[key] = offsets
         if _has_records(data):
-            self._asked[key] = self._asked.pop(key)
+            self._requested[key] = self._requested.pop(key)
             self._to_the_end(key)
             self._order = None
             return True
-        return news or data.preferred_read_replica >= 0 or data.diverging_epoch.epoch >= 0
+        return is_new or data.preferred_read_replica >= 0 or data.diverging_epoch.epoch >= 0
 
 
 class SizeOrder:
-    """Sessions by size, then id. A sorted list: at a thousand slots, moving its tail costs less than a tree."""
+    """Sessions by size, then id. A sorted list: with a thousand slots, it is faster than a tree."""
 
     __slots__ = ("_rows",)
 
@@ -354,7 +368,7 @@ class SizeOrder:
 
 
 class FetchSessionCache:
-    """The sessions by id, least recently used first, and in the orders in which they give way."""
+    """The sessions by id, least recently used first, and in the orders in which they are evicted."""
 
     def __init__(self, slots: int, eviction_ms: int, max_partitions: int, random: Random) -> None:
         if slots < 0 or eviction_ms < 0 or max_partitions < 0:
@@ -364,7 +378,7 @@ class FetchSessionCache:
         self._max_partitions = max_partitions
         self._random = random
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
-        # In order of creation; whoever outlives the eviction time moves on to `_old` when a slot is looked for.
+        # In order of creation; sessions older than the eviction time move to `_old` when a slot is needed.
         self._young: OrderedDict[int, FetchSession] = OrderedDict()
         self._old: dict[bool, SizeOrder] = {False: SizeOrder(), True: SizeOrder()}
         self._consumers = SizeOrder()
@@ -382,9 +396,9 @@ class FetchSessionCache:
     def create(
         self, asked: dict[Key, RequestedPartition], *, privileged: bool, now_ms: int, expected: int = 0
     ) -> FetchSession | None:
-        """A session that asks for these; None if no other has to give way to it.
+        """A new session; None if there is no room and no other session has to make room.
 
-        `expected` is how many it will have in all, if more are to be added at once.
+        `expected` is the number of its partitions if more are added right away.
         """
         if not asked or not self._make_room(max(expected, len(asked)), privileged, now_ms):
             return None
@@ -469,7 +483,7 @@ class FetchSessionCache:
         self.evictions += 1
 
     def _smaller_than(self, size: int, privileged: bool, now_ms: int) -> int | None:
-        """The id of the session that gives way to one of this size."""
+        """The id of the session to evict for one of this size."""
         self._age(now_ms)
         if privileged and (consumer := self._consumers.smallest()) is not None:
             return consumer[1]
@@ -485,41 +499,33 @@ class FetchSessionCache:
             self._old[session.privileged].add(session.size, session.id)
 
 
-DEFAULT_MAX_PARTITIONS: Final = 1_000_000
-EVICTION_MS: Final = 120_000  # Kafka's, where it is no setting either
-_NO_NAMES: Final[Mapping[bytes, str]] = {}
-MAX_CHANGE: Final = 20_000
-"""Partitions that may be added to a session by one request; a client that brings more has to say all of it again."""
-SLICE: Final = 500
-"""Partitions that are gone over before others are served."""
-RECHECK_MS: Final = 1_000
-"""How long a change of a partition at rest that nobody was told of may go unnoticed."""
+# --- fetches
 
 
 class ResponseMismatch(ValueError):
-    """An answer whose partitions are not those that were to be read."""
+    """Results whose partitions are not the requested ones."""
 
 
 class FetchContext(ABC):
-    """One fetch, from what is to be read to its response. `error` is of the fetch as a whole: then nothing is read."""
+    """One fetch, from the partitions to read to its response. With an `error` nothing is read."""
 
     error: ErrorCode = ErrorCode.NONE
     topic_ids: TopicIds | None = None
-    """Of a client that names topics by id."""
+    """Set if the client names topics by id."""
 
     @property
     @abstractmethod
     def partitions(self) -> Sequence[RequestedPartition]:
-        """Topic and partition to read, in the order in which to read them."""
+        """Topics and partitions to read, in order."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is asked for."""
+        """Whether nothing is requested."""
         return not self.partitions
 
     @property
-    def is_overtaken(self) -> bool:
-        """Whether a later request of the same session, a repetition perhaps, came while this one was in work."""
+    def is_superseded(self) -> bool:
+        """Whether a later request of the same session arrived, perhaps a repetition of this one."""
         return False
 
     def answer_slices(self, results: Sequence[tuple[str, PartitionData]]) -> Generator[None, None, FetchResponse]:
@@ -531,38 +537,38 @@ class FetchContext(ABC):
     def answer(self, results: Iterable[tuple[str, PartitionData]]) -> FetchResponse:
         """The response. A full fetch needs a result for every partition; an incremental one, for those not `unchanged`.
 
-        AnswerMismatch if a result is missing, or is for a partition that was not asked for.
+        ResponseMismatch if a result is missing or was not requested.
         """
 
     def pending(self) -> Sequence[RequestedPartition]:
-        """Those of `partitions` that may have something to tell, in the same order."""
+        """Those of `partitions` that may have something new, in the same order."""
         return self.partitions
 
-    # Where everything is pending there is nothing at rest, and nothing more to watch.
+    # Without a session no partition is idle.
 
-    def rest(self, partition: Partition) -> None:  # noqa: B027
-        """A pending partition is `unchanged` and has no more records: do not look at it again before it moves."""
+    def set_idle(self, partition: Partition) -> None:  # noqa: B027
+        """Skip a pending partition that is `unchanged` and has no more records until it changes."""
 
     def watch(self, watcher: EndWatcher) -> None:  # noqa: B027
-        """Tell `watcher` of partitions that are not pending when they grow or go."""
+        """Notify `watcher` of changes of partitions that are not pending."""
 
     def unwatch(self, watcher: EndWatcher) -> None:  # noqa: B027
-        """Tell it no more."""
+        """Stop notifying it."""
 
     def throttled(self, throttle_time_ms: int) -> FetchResponse:
-        """The empty response to a client that has to wait: the session stays as if nothing had been read."""
+        """The empty response to a throttled client: the session stays as if nothing had been read."""
         return FetchResponse(throttle_time_ms=throttle_time_ms, error_code=self.error)
 
     def unchanged(self, topic: str, partition: int, high_watermark: int, log_start_offset: int) -> bool:
         """Whether a partition with these offsets, without records or error, may be left out of the results.
 
-        It makes an idle poll of a wide session cheap: for most partitions no result need be built.
+        It makes an idle poll of a wide session cheap: most partitions need no result.
         """
         return False
 
 
 class FetchSessions:
-    """All fetch sessions of a broker. `evictions` counts the sessions that had to give way to others."""
+    """All fetch sessions of a broker. `evictions` counts the evicted sessions."""
 
     def __init__(
         self, slots: int, eviction_ms: int, random: Random, *, max_partitions: int = DEFAULT_MAX_PARTITIONS
@@ -590,9 +596,9 @@ class FetchSessions:
         privileged: bool = False,
         names: Mapping[bytes, str] = _NO_NAMES,
     ) -> FetchContext:
-        """What this request asks to be read. `privileged` is for followers: their sessions outrank consumers'.
+        """The context of a request. `privileged` is for followers, whose sessions outrank those of consumers.
 
-        `names` are those of topics by id, for versions that know only ids.
+        `names` are the topics by id, for versions that only have ids.
         """
         topic_ids = name_topics(request, names) if version > LAST_VERSION_WITH_NAMES else None
         if version < FIRST_VERSION_WITH_SESSIONS:
@@ -608,11 +614,11 @@ class FetchSessions:
         return _Opening(self._cache, asked, topic_ids, privileged, now_ms)
 
     def invalidate(self) -> None:
-        """Partitions may have changed otherwise than by growing: every session compares what it takes to be at rest."""
+        """Logs may have changed without a notification: every session rechecks its idle partitions."""
         self._cache.invalidations += 1
 
     def close_session(self, session_id: int) -> bool:
-        """Forget a session; False if there was none."""
+        """Close a session; False if there is none."""
         session = self._cache.get(session_id)
         if session is None:
             return False
@@ -621,7 +627,7 @@ class FetchSessions:
 
     def _of(self, session_id: int, privileged: bool) -> FetchSession | None:
         session = self._cache.get(session_id)
-        # A consumer that hits upon the id of a follower's session must neither move nor end it.
+        # A consumer that guesses the id of a follower's session must not affect it.
         return session if session is not None and session.privileged == privileged else None
 
     def _continue(
@@ -634,19 +640,19 @@ class FetchSessions:
         if session.epoch != request.session_epoch:
             return _Rejected(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.topic_ids is not None and topic_ids is not None and not session.topic_ids.merge(topic_ids):
-            # A topic went, or came, under an id that the session has: the client has to say all of it again.
+            # A topic of the session was created or deleted: the client has to start a new session.
             self._cache.remove(session)
             return _Rejected(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         if request.topics and sum(len(topic.partitions) for topic in request.topics) > MAX_CHANGE:
-            # What is said anew is taken in slices; what is added is not.
+            # A full fetch is handled in slices; additions are not.
             self._cache.remove(session)
             return _Rejected(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-        if session.overtaken is not None:
-            session.overtaken()
+        if session.superseded is not None:
+            session.superseded()
         if (request.topics or request.forgotten_topics_data) and not self._cache.change(
             session, requested_partitions(request.topics), request.forgotten_topics_data
         ):
-            # Nothing left to ask for ends the session; if it grew too large, the client has to say all of it again.
+            # A session without partitions ends; if it grew too large, the client has to start a new one.
             return _Sessionless({}) if session.size == 0 else _Rejected(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         self._cache.touch(session, now_ms)
         return _Incremental(session, self._cache, now_ms)
@@ -664,15 +670,15 @@ class _Rejected(FetchContext):
 
     def answer(self, results: Iterable[tuple[str, PartitionData]]) -> FetchResponse:
         if any(True for _ in results):
-            raise ResponseMismatch(f"results for a fetch that was refused with {self.error.name}")
+            raise ResponseMismatch(f"results for a fetch that was rejected with {self.error.name}")
         return FetchResponse(error_code=self.error)
 
 
 class _Sessionless(FetchContext):
-    """A full fetch after which nothing is remembered."""
+    """A full fetch without a session."""
 
     def __init__(self, asked: dict[Key, RequestedPartition], topic_ids: TopicIds | None = None) -> None:
-        self._asked = asked
+        self._requested = asked
         self.topic_ids = topic_ids
         self._partitions = tuple(asked.values())
 
@@ -683,19 +689,19 @@ class _Sessionless(FetchContext):
     def answer(self, results: Iterable[tuple[str, PartitionData]]) -> FetchResponse:
         answered = list(results)
         keys = {(topic, data.partition_index) for topic, data in answered}
-        if len(answered) != len(keys) or keys != self._asked.keys():
-            raise ResponseMismatch(_difference(self._asked.keys(), keys, len(answered)))
+        if len(answered) != len(keys) or keys != self._requested.keys():
+            raise ResponseMismatch(_difference(self._requested.keys(), keys, len(answered)))
         return FetchResponse(session_id=self._open(answered), responses=_by_topic(answered))
 
     def answer_slices(self, results: Sequence[tuple[str, PartitionData]]) -> Generator[None, None, FetchResponse]:
-        asked = self._asked
+        asked = self._requested
         if len(results) != len(asked):
             raise ResponseMismatch(f"{len(results)} results for {len(asked)} partitions")
         topics: dict[str, FetchableTopicResponse] = {}
         for part in _slices(results):
             for topic, data in part:
                 if (topic, data.partition_index) not in asked:
-                    raise ResponseMismatch(f"{topic}-{data.partition_index} was not asked for")
+                    raise ResponseMismatch(f"{topic}-{data.partition_index} was not requested")
             _add_by_topic(topics, part)
             yield
         session_id = yield from self._open_slices(results)
@@ -710,7 +716,7 @@ class _Sessionless(FetchContext):
 
 
 class _Opening(_Sessionless):
-    """A full fetch that becomes a session with its answer, if there is a slot for it."""
+    """A full fetch that opens a session with its response, if there is a slot."""
 
     def __init__(
         self,
@@ -726,7 +732,7 @@ class _Opening(_Sessionless):
         self._now_ms = now_ms
 
     def _open(self, answered: list[tuple[str, PartitionData]]) -> int:
-        session = self._cache.create(self._asked, privileged=self._privileged, now_ms=self._now_ms)
+        session = self._cache.create(self._requested, privileged=self._privileged, now_ms=self._now_ms)
         if session is None:
             return NO_SESSION
         session.topic_ids = self.topic_ids
@@ -742,13 +748,13 @@ class _Opening(_Sessionless):
             part = {(topic, each.partition): (topic, each) for topic, each in asked[begin : begin + SLICE]}
             if session is None:
                 session = cache.create(
-                    part, privileged=self._privileged, now_ms=self._now_ms, expected=len(self._asked)
+                    part, privileged=self._privileged, now_ms=self._now_ms, expected=len(self._requested)
                 )
                 if session is None:
                     return NO_SESSION
                 session.topic_ids = self.topic_ids
             elif cache.get(session.id) is not session or not cache.change(session, part, ()):
-                return NO_SESSION  # it had to give way before it was complete
+                return NO_SESSION  # it was evicted before it was complete
             for topic, data in answered[begin : begin + SLICE]:
                 if (topic, data.partition_index) in part:
                     session.answer((topic, data.partition_index), data)
@@ -757,7 +763,7 @@ class _Opening(_Sessionless):
 
 
 class _Incremental(FetchContext):
-    """A fetch of all that a session asks for, answered with what is new."""
+    """A fetch of all partitions of a session, answered with what is new."""
 
     def __init__(self, session: FetchSession, cache: FetchSessionCache, now_ms: int) -> None:
         self._session = session
@@ -765,9 +771,9 @@ class _Incremental(FetchContext):
         self._now_ms = now_ms
         self._epoch = session.epoch
         self.topic_ids = session.topic_ids
-        # Listing all of a wide session costs more than a quiet fetch of it: only when they are about to change.
+        # Listing all of a wide session costs more than an idle fetch: only when they are about to change.
         self._partitions: Sequence[RequestedPartition] | None = None
-        session.overtaken = self._keep_partitions
+        session.superseded = self._keep_partitions
 
     @property
     def partitions(self) -> Sequence[RequestedPartition]:
@@ -782,15 +788,15 @@ class _Incremental(FetchContext):
 
     def pending(self) -> Sequence[RequestedPartition]:
         session = self._session
-        if self.is_overtaken:
+        if self.is_superseded:
             return ()
         if session.invalidations != self._cache.invalidations or self._now_ms - session.checked_ms >= RECHECK_MS:
             session.invalidations = self._cache.invalidations
             session.recheck(self._now_ms)
-        return session.lively()
+        return session.active()
 
-    def rest(self, partition: Partition) -> None:
-        self._session.rest(partition)
+    def set_idle(self, partition: Partition) -> None:
+        self._session.set_idle(partition)
 
     def watch(self, watcher: EndWatcher) -> None:
         self._session.add_waiting(watcher)
@@ -800,9 +806,9 @@ class _Incremental(FetchContext):
 
     def answer(self, results: Iterable[tuple[str, PartitionData]]) -> FetchResponse:
         session = self._session
-        if self.is_overtaken:
+        if self.is_superseded:
             return self.throttled(0)
-        session.overtaken = None
+        session.superseded = None
         try:
             news = [(topic, data) for topic, data in results if session.answer((topic, data.partition_index), data)]
         except KeyError as error:
@@ -813,37 +819,33 @@ class _Incremental(FetchContext):
         session = self._session
         topics: dict[str, FetchableTopicResponse] = {}
         for part in _slices(results):
-            if self.is_overtaken:
+            if self.is_superseded:
                 break
             _add_by_topic(
                 topics, ((name, data) for name, data in part if session.answer((name, data.partition_index), data))
             )
             yield
-        if self.is_overtaken:
+        if self.is_superseded:
             return self.throttled(0)
-        session.overtaken = None
+        session.superseded = None
         return FetchResponse(session_id=session.id, responses=list(topics.values()))
 
     def throttled(self, throttle_time_ms: int) -> FetchResponse:
-        error = ErrorCode.INVALID_FETCH_SESSION_EPOCH if self.is_overtaken else ErrorCode.NONE
+        error = ErrorCode.INVALID_FETCH_SESSION_EPOCH if self.is_superseded else ErrorCode.NONE
         return FetchResponse(throttle_time_ms=throttle_time_ms, error_code=error, session_id=self._session.id)
 
     def unchanged(self, topic: str, partition: int, high_watermark: int, log_start_offset: int) -> bool:
         return self._session.knows((topic, partition), high_watermark, log_start_offset)
 
     @property
-    def is_overtaken(self) -> bool:
+    def is_superseded(self) -> bool:
         return self._session.epoch != self._epoch
 
 
 def _by_topic(results: Iterable[tuple[str, PartitionData]]) -> list[FetchableTopicResponse]:
     """Each topic once, in order of first appearance."""
     topics: dict[str, FetchableTopicResponse] = {}
-    for name, data in results:
-        topic = topics.get(name)
-        if topic is None:
-            topics[name] = topic = FetchableTopicResponse(topic=name)
-        topic.partitions.append(data)
+    _add_by_topic(topics, results)
     return list(topics.values())
 
 

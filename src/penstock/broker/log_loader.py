@@ -44,7 +44,7 @@ class MetadataLost(LogError):
         holders = f"{folder} holds" if count == 1 else f"{folder} and {count - 1} more partitions hold"
         super().__init__(
             f"the metadata is missing: {holders} records, but no topic is known; restore the metadata folder "
-            f"(.metadata in the first of log.dirs), or start without topics by --set penstock.strays={SET_ASIDE}, which "
+            f"(.metadata in the first of log.dirs), or start without topics: --set penstock.strays={SET_ASIDE} "
             f"renames the partition folders and deletes nothing"
         )
         self.folder = folder

@@ -385,7 +385,7 @@ class Reader(ABC):
         self.version = request.version
 
     @abstractmethod
-    def has_no_news(self, context: FetchContext, partition: Partition, wanted: FetchPartition) -> bool:
+    def has_nothing_new(self, context: FetchContext, partition: Partition, wanted: FetchPartition) -> bool:
         """Whether there is no record for the reader, no error, and no offset that it does not have."""
 
     def delay_ms(self, partition: Partition) -> float:
@@ -425,7 +425,7 @@ def read_wide(
     """One pass over what is pending, with a yield after every `SLICE` partitions."""
     read = ReadResult(_max_bytes(reader, min(reader.message.max_bytes, services.settings.fetch_max_bytes)))
     for begin in range(0, len(pending), SLICE):
-        if context.is_overtaken:
+        if context.is_superseded:
             break  # the rest belongs to a later request
         seen = len(read.partitions)
         _read_into(read, services, context, reader, pending[begin : begin + SLICE])
@@ -455,8 +455,8 @@ def _read_into(
         if partition is not None:
             if ids is not None and ids.of(topic) != partition.topic_id:
                 partition = None
-            elif reader.has_no_news(context, partition, wanted):
-                context.rest(partition)
+            elif reader.has_nothing_new(context, partition, wanted):
+                context.set_idle(partition)
                 continue
             else:
                 read.partitions.append(partition)
@@ -496,7 +496,7 @@ class _Consumer(Reader):
         super().__init__(services, request)
         self._committed_only = self.message.isolation_level == READ_COMMITTED
 
-    def has_no_news(self, context: FetchContext, partition: Partition, wanted: FetchPartition) -> bool:
+    def has_nothing_new(self, context: FetchContext, partition: Partition, wanted: FetchPartition) -> bool:
         log = partition.log
         high_watermark, start = log.high_watermark, log.log_start_offset
         return (
@@ -573,7 +573,7 @@ class _Follower(Reader):
         self._now_ms = services.clock.monotonic_ms()
         self._verdict = (ErrorCode.NONE, EpochEndOffset())
 
-    def has_no_news(self, context: FetchContext, partition: Partition, wanted: FetchPartition) -> bool:
+    def has_nothing_new(self, context: FetchContext, partition: Partition, wanted: FetchPartition) -> bool:
         code, parted = self._verdict = self._ask(partition, wanted)
         log = partition.log
         return (
