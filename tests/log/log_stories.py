@@ -157,3 +157,14 @@ def stopped(settings: LogSettings = TINY, *, batches: int = 7, leader_epoch: int
     put(log, *range(batches), leader_epoch=leader_epoch)
     log.close()
     return files
+
+
+def seven(files: SimulatedFiles, settings: LogSettings = TINY) -> PartitionLog:
+    """Segments 0, 4, 8, 12 (active) of two batches each, but the last, which has one."""
+    log = open_new(files, settings)
+    put(log, *range(7))
+    return log
+
+
+def files_of(files: SimulatedFiles, base_offset: int) -> list[str]:
+    return sorted(name for name in files.list_folder(FOLDER) if name.startswith(f"{base_offset:020d}"))

@@ -1,13 +1,30 @@
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import overload
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.log.log_stories import (
+    FOLDER,
+    NOW_MS,
+    TINY,
+    base_offsets,
+    bases,
+    batch_of,
+    open_new,
+    path_of,
+    put,
+    reopen,
+    seven,
+)
 
+from penstock.log.errors import LogFailed
+from penstock.log.partition_folder import DELETED
 from penstock.log.retention import (
     AnyOf,
     LogView,
@@ -16,12 +33,13 @@ from penstock.log.retention import (
     SizeRetention,
     StartOffsetRetention,
     TimeRetention,
+    enforce_retention,
     removable_segments,
     retention_policy,
 )
-from penstock.log.settings import UNLIMITED
-
-NOW_MS = 1_000_000
+from penstock.log.segment import UNKNOWN_TIMESTAMP
+from penstock.log.settings import COMPACT, DELETE, UNLIMITED
+from penstock.testing.simulated_files import SimulatedFiles
 
 
 def segments_of(*ages_ms: int, size_bytes: int = 100, records: int = 10) -> list[SegmentInfo]:
@@ -203,3 +221,157 @@ def test_whatever_is_asked_what_goes_is_a_prefix_that_may_go(
     by_size = 0 <= retention_bytes <= sum(segment.size_bytes for segment in left)
     by_start = all(segment.next_offset <= start for segment in gone)
     assert not gone or by_time or by_size or by_start
+
+
+# ---------------------------------------------------------------------------------------------------- a log's segments
+
+
+def test_segments_whose_time_is_over_are_renamed_and_the_log_starts_behind_them() -> None:
+    files = SimulatedFiles()
+    log = seven(files, replace(TINY, retention_ms=100))
+    log.advance_high_watermark(14)
+    assert enforce_retention(log, NOW_MS + 101) == []
+    deleted = enforce_retention(log, NOW_MS + 104)
+    assert sorted(deleted) == [
+        path_of(base, suffix) + DELETED for base in (0, 4) for suffix in (".index", ".log", ".timeindex")
+    ]
+    assert all(files.exists(path) for path in deleted)
+    assert (log.log_start_offset, bases(log), base_offsets(log)) == (8, [8, 12], [8, 10, 12])
+    assert log.epochs.entries[0].start_offset == 8
+    assert enforce_retention(log, NOW_MS + 104) == []
+    log.flush()
+    files.kill()
+    again = reopen(files, clean=False, recovery_point=14).log
+    assert (again.log_start_offset, base_offsets(again)) == (8, [8, 10, 12])
+    assert not any(name.endswith(DELETED) for name in files.list_folder(FOLDER))
+
+
+def test_when_all_of_a_log_is_too_old_it_goes_on_empty_from_the_same_offset() -> None:
+    files = SimulatedFiles()
+    log = seven(files, replace(TINY, retention_ms=100))
+    log.advance_high_watermark(14)
+    assert enforce_retention(log, NOW_MS + 10**6)
+    assert (log.log_start_offset, log.log_end_offset, bases(log), log.size) == (14, 14, [14], 0)
+    assert enforce_retention(log, NOW_MS + 10**7) == []
+    put(log, 7)
+    assert base_offsets(log) == [14]
+
+
+def test_a_full_disk_does_not_keep_retention_from_making_room() -> None:
+    files = SimulatedFiles()
+    log = seven(files, replace(TINY, retention_ms=100))
+    log.advance_high_watermark(14)
+    files.operations.fail("write", errno.ENOSPC, path_ending=".snapshot.tmp")
+    deleted = enforce_retention(log, NOW_MS + 10**6)
+    assert {path.rpartition("/")[2][:20] for path in deleted} == {f"{base:020d}" for base in (0, 4, 8)}
+    assert (log.log_start_offset, bases(log)) == (12, [12])
+    assert enforce_retention(log, NOW_MS + 10**6)
+    assert bases(log) == [14]
+
+
+def test_what_is_not_replicated_is_not_deleted() -> None:
+    log = seven(SimulatedFiles(), replace(TINY, retention_ms=100))
+    assert enforce_retention(log, NOW_MS + 10**6) == []
+    log.advance_high_watermark(7)
+    enforce_retention(log, NOW_MS + 10**6)
+    assert bases(log) == [4, 8, 12]
+    log.advance_high_watermark(8)
+    enforce_retention(log, NOW_MS + 10**6)
+    assert bases(log) == [8, 12]
+
+
+def test_segments_go_when_the_rest_is_large_enough() -> None:
+    log = seven(SimulatedFiles())
+    log.advance_high_watermark(14)
+    batch = len(batch_of())
+    for keep, left in ((7, [0, 4, 8, 12]), (6, [0, 4, 8, 12]), (5, [4, 8, 12]), (1, [12]), (0, [12])):
+        log.settings = replace(TINY, retention_bytes=keep * batch)
+        enforce_retention(log, NOW_MS)
+        assert bases(log) == left
+
+
+def test_segments_below_the_logs_start_go_even_if_nothing_else_expires() -> None:
+    log = seven(SimulatedFiles(), replace(TINY, retention_ms=-1, cleanup_policy=frozenset({COMPACT})))
+    log.advance_high_watermark(14)
+    log.advance_start(9)
+    assert len(enforce_retention(log, NOW_MS)) == 6
+    assert (log.log_start_offset, bases(log)) == (9, [8, 12])
+
+
+def test_a_compacted_log_is_not_shortened_unless_it_is_deleted_from_too() -> None:
+    settings = replace(TINY, retention_ms=1, retention_bytes=1, cleanup_policy=frozenset({COMPACT}))
+    log = seven(SimulatedFiles(), settings)
+    log.advance_high_watermark(14)
+    assert enforce_retention(log, NOW_MS + 10**6) == []
+    log.settings = replace(settings, cleanup_policy=frozenset({COMPACT, DELETE}))
+    assert enforce_retention(log, NOW_MS + 10**6)
+
+
+def test_segments_without_timestamps_age_by_their_files() -> None:
+    files = SimulatedFiles()
+    log = open_new(files, replace(TINY, retention_ms=100))
+    for number in range(5):
+        log.append(batch_of(number, stamps=[-1, -1]), leader_epoch=0, now_ms=NOW_MS)
+    log.advance_high_watermark(10)
+    written_ms = files.modified_ns(path_of(0)) // 1_000_000
+    assert enforce_retention(log, written_ms + 100) == []
+    assert enforce_retention(log, written_ms + 101)
+    assert log.log_start_offset >= 4
+
+
+def test_a_policy_may_be_plugged_in() -> None:
+    class OnlyTwo:
+        def expired(self, segments: Sequence[SegmentInfo], log: LogView, now_ms: int) -> int:
+            return 2
+
+    log = seven(SimulatedFiles())
+    log.advance_high_watermark(14)
+    enforce_retention(log, NOW_MS, policy=OnlyTwo())
+    assert bases(log) == [8, 12]
+
+
+def test_a_policy_sees_the_segments_as_a_sequence() -> None:
+    seen: list[SegmentInfo] = []
+
+    class Curious:
+        def expired(self, segments: Sequence[SegmentInfo], log: LogView, now_ms: int) -> int:
+            seen.extend(segments[1:])
+            seen.append(segments[-1])
+            with pytest.raises(IndexError):
+                segments[4]
+            return 0
+
+    log = seven(SimulatedFiles())
+    assert enforce_retention(log, NOW_MS, policy=Curious()) == []
+    assert [(each.base_offset, each.next_offset) for each in seen] == [(4, 8), (8, 12), (12, 14), (12, 14)]
+
+
+def test_a_retention_run_after_a_crash_looks_only_at_the_oldest_segments() -> None:
+    files = SimulatedFiles()
+    log = open_new(files)
+    put(log, *range(60))
+    log.flush()
+    files.kill()
+    again = reopen(files, clean=False, recovery_point=120).log
+    assert enforce_retention(again, NOW_MS) == []
+    assert len(again._open) <= 2
+    assert UNKNOWN_TIMESTAMP in again.table.stamps
+
+
+def test_a_failed_log_is_left_alone_by_retention() -> None:
+    files = SimulatedFiles()
+    log = seven(files, replace(TINY, retention_ms=1))
+    log.advance_high_watermark(14)
+    log.fail(OSError("gone"))
+    before = files.operations.count
+    assert enforce_retention(log, NOW_MS + 10**6) == []
+    assert files.operations.count == before
+
+
+def test_a_disk_error_in_a_retention_run_takes_the_log_offline() -> None:
+    files = SimulatedFiles()
+    log = seven(files, replace(TINY, retention_ms=1))
+    log.advance_high_watermark(14)
+    files.operations.fail("rename", errno.EIO, path_ending=".log")
+    with pytest.raises(LogFailed):
+        enforce_retention(log, NOW_MS + 5)

@@ -325,61 +325,66 @@ class SocketConnection:
         self._deliver_frames()
 
     def _deliver_frames(self) -> None:
+        """Pass complete frames to the handler, then send and settle what they left."""
+        try:
+            self._deliver()
+        except FrameRejected as error:
+            reason = f"connection closed: id={self.id} peer={self.peer} reason={error}"
+            self._shared.log_limited("frame", reason)
+            self.close(str(error))
+        except Exception as error:  # noqa: BLE001 - it affects only this connection
+            self._handler_failed(error)
+        self._corked = False
+        if self._output.queue and not self._writing:
+            self._flush()
+        if not self._reading and not self.closed:
+            self._settle()
+
+    def _deliver(self) -> None:
         """Pass complete frames to the handler, up to the limit of unanswered ones."""
         shared = self._shared
         limits = shared.limits
         places, source, waiting = self._places, self._input, self._output.queue
         scheduler, memory = shared.scheduler, shared.memory
         delivered = 0
-        try:
-            while True:
-                if (
-                    len(places) >= limits.max_pending_replies
-                    or self._unsent_bytes > limits.max_output_bytes
-                    or (places and memory.held > memory.limit)
-                ):
+        while True:
+            if (
+                len(places) >= limits.max_pending_replies
+                or self._unsent_bytes > limits.max_output_bytes
+                or (places and memory.held > memory.limit)
+            ):
+                self._stop_reading()
+                source.hold()
+                break
+            # The clock is read with every fourth frame.
+            if scheduler.frames >= FREE_FRAMES and (
+                (delivered >= QUANTUM_FRAMES and scheduler.line) or (not delivered & 3 and scheduler.is_over())
+            ):
+                self._wait_in_line()
+                break
+            frame = source.next_frame()
+            if frame is None:
+                if source.is_waiting:
                     self._stop_reading()
                     source.hold()
-                    break
-                # The clock is read with every fourth frame.
-                if scheduler.frames >= FREE_FRAMES and (
-                    (delivered >= QUANTUM_FRAMES and scheduler.line) or (not delivered & 3 and scheduler.is_over())
-                ):
-                    self._wait_in_line()
-                    break
-                frame = source.next_frame()
-                if frame is None:
-                    if source.is_waiting:
-                        self._stop_reading()
-                        source.hold()
-                    break
-                shared.counters.frames += 1
-                scheduler.frames += 1
-                delivered += 1
-                size = self._frame_bytes = len(frame)
-                if source.admitted_bytes:
-                    source.admitted_bytes = 0
-                    memory.received(self)
-                else:
-                    memory.held += size
-                # A single reply may leave immediately; others wait for the replies to the frames after it.
-                more = source.more
-                self._corked = more or bool(places) or bool(waiting)
-                shared.handler.frame(self, frame)
-                if self._frame_bytes:
-                    self._release_frame()  # the handler reserved no reply
-                if not more or self.closed or self._finishing:
-                    break
-        except FrameRejected as error:
-            shared.log_limited("frame", f"connection closed: id={self.id} peer={self.peer} reason={error}")
-            self.close(str(error))
-        except Exception as error:  # noqa: BLE001 - it affects only this connection
-            self._handler_failed(error)
-        self._corked = False
-        if waiting and not self._writing:
-            self._flush()
-        if not self._reading and not self.closed:
-            self._settle()
+                break
+            shared.counters.frames += 1
+            scheduler.frames += 1
+            delivered += 1
+            size = self._frame_bytes = len(frame)
+            if source.admitted_bytes:
+                source.admitted_bytes = 0
+                memory.received(self)
+            else:
+                memory.held += size
+            # A single reply may leave immediately; others wait for the replies to the frames after it.
+            more = source.more
+            self._corked = more or bool(places) or bool(waiting)
+            shared.handler.frame(self, frame)
+            if self._frame_bytes:
+                self._release_frame()  # the handler reserved no reply
+            if not more or self.closed or self._finishing:
+                break
 
     def _handler_failed(self, error: Exception) -> None:
         logger.error("connection closed, handler failed: id=%d peer=%s", self.id, self.peer, exc_info=error)
