@@ -233,7 +233,7 @@ def test_a_forked_child_gets_a_loop_of_its_own() -> None:
     )
     assert done.stderr == ""
     assert done.stdout.splitlines() == [
-        "this client was made before the process forked. Make the client in the child process",
+        "this client was created before the process forked. Create the client in the child process",
         "own",
         "parent True",
     ]

@@ -30,7 +30,7 @@ _CANCEL_TIMEOUT_S = 1.0
 
 
 class Background:
-    """Get it by `acquire`, give it back by `release`, once each."""
+    """Call `acquire` and `release` once each."""
 
     _lock = threading.Lock()
     _current: Background | None = None
@@ -45,7 +45,7 @@ class Background:
 
     @staticmethod
     def acquire() -> Background:
-        """The loop of this process, counted until `release`."""
+        """The loop of this process; call `release` when you no longer need it."""
         with Background._lock:
             current = Background._current
             if current is None or not current._thread.is_alive():
@@ -54,7 +54,7 @@ class Background:
             return current
 
     def release(self) -> None:
-        """Give up one use; the last one ends thread and loop."""
+        """The last release ends thread and loop."""
         if self._process_id != os.getpid():
             return
         with Background._lock:
@@ -81,7 +81,7 @@ class Background:
             return future.result(timeout_s)
         except concurrent.futures.TimeoutError:
             if future.done() and not future.cancelled():
-                raise  # The coroutine itself raised it.
+                raise  # the coroutine itself raised it
             self._cancel(future)
             raise TimedOut(f"the call did not finish within {timeout_s} s") from None
         except concurrent.futures.CancelledError:
@@ -92,16 +92,16 @@ class Background:
             raise
 
     def _cancel(self, future: concurrent.futures.Future[Any]) -> None:
-        """Cancel, and give the coroutine a moment to tidy up behind it."""
+        """Cancel, and give the coroutine a moment to clean up."""
         future.cancel()
         done = threading.Event()
-        # The task's own cancellation was put on the loop before this, so it is through when this runs.
+        # The loop runs the task's cancellation before this.
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self.loop.call_soon, done.set)
             done.wait(_CANCEL_TIMEOUT_S)
 
     def call(self, fn: Callable[..., object], *args: Any) -> None:
-        """Run a function soon on the loop's thread; without effect once the loop has ended."""
+        """Run a function on the loop's thread without waiting; ignored once the loop has ended."""
         if self._process_id == os.getpid():
             with contextlib.suppress(RuntimeError):
                 self.loop.call_soon_threadsafe(fn, *args)
@@ -114,12 +114,12 @@ class Background:
     def _check_usable(self) -> None:
         if self._process_id != os.getpid():
             raise ClosedError(
-                "this client was made before the process forked", hint="Make the client in the child process"
+                "this client was created before the process forked", hint="Create the client in the child process"
             )
         if self.on_loop:
             raise ClosedError(
-                "a blocking call was made on the client's own event loop, where it would wait for itself",
-                hint="Callbacks must not block: hand the work to another thread, or use the async client",
+                "a blocking call on the client's own event loop would wait for itself",
+                hint="Callbacks must not block: use another thread, or the asyncio client",
             )
         if self._ended or not self._thread.is_alive():
             raise ClosedError("the client's event loop has ended")
@@ -142,7 +142,7 @@ class Background:
         if not self.on_loop:
             self._thread.join(_END_TIMEOUT_S)
             if self._thread.is_alive():
-                _log.warning("the client's event loop did not end within %s s", _END_TIMEOUT_S)
+                _log.warning("the client's event loop did not end in time: timeout_s=%s", _END_TIMEOUT_S)
 
     @classmethod
     def _at_exit(cls) -> None:

@@ -672,7 +672,7 @@ def test_waiting_for_an_assignment_that_does_not_come_ends_in_time_and_says_why(
                 until(
                     lambda: second.poll(20) is not None and second._core.commits.committer.member_id, "it is a member"
                 )
-                with pytest.raises(TimedOut, match=r"within 50 ms.*more members than there are partitions"):
+                with pytest.raises(TimedOut, match=r"within 50 ms.*more members than partitions"):
                     second.wait_for_assignment(50)
         finally:
             done.set()

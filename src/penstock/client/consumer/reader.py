@@ -45,7 +45,7 @@ OnDecodeError = Callable[[DeserializationError], None]
 
 
 class Slice(NamedTuple):
-    """Records of one batch of a chunk: those with offsets from `from_offset` up to, not including, `until_offset`."""
+    """Records of one batch of a chunk, with offsets from `from_offset` up to, not including, `until_offset`."""
 
     chunk: Chunk
     header: BatchHeader
@@ -54,9 +54,10 @@ class Slice(NamedTuple):
 
 
 class Decoders(Generic[K, V]):
-    """The functions that read keys and values, bound to a topic; and what becomes of records that they cannot read.
+    """The functions that decode keys and values, bound to a topic.
 
-    `on_error` None raises; otherwise it is called with the error, and the record is passed over unless it raises.
+    Without `on_error` a failure raises; otherwise it is called with the error, and the record is skipped unless it
+    raises.
     """
 
     def __init__(self, key: Decoder[K] | None, value: Decoder[V] | None, on_error: OnDecodeError | None = None) -> None:
@@ -80,7 +81,7 @@ def _bind(decoder: Decoder[object] | None, topic: str) -> Decode | None:
 
 
 class Cursor(Generic[K, V]):
-    """Used by the reader's thread only."""
+    """The position of the application in a chunk. Used by its thread only."""
 
     def __init__(self, decoders: Decoders[K, V]) -> None:
         self._decoders = decoders
@@ -105,7 +106,7 @@ class Cursor(Generic[K, V]):
         self.records = iter(())
 
     def drop(self) -> None:
-        """Forget the rest; what was handed out counts."""
+        """Drop the rest; what was handed out counts."""
         self.settle()
         self._chunk = None
         self._failure = None
@@ -114,11 +115,11 @@ class Cursor(Generic[K, V]):
 
     @property
     def is_stale(self) -> bool:
-        """What is left is not to be handed out: the user went elsewhere, or the partition did."""
+        """Whether the rest must not be handed out: the application sought elsewhere, or the partition was revoked."""
         return self._chunk is not None and self._chunk.is_stale
 
     def release(self) -> Chunk | None:
-        """Let go of what is left, to come back to it later: the partition was paused."""
+        """The rest of the chunk if its partition was paused, to be put back into the queue; else None."""
         chunk = self._chunk
         if chunk is None or not chunk.state.paused or chunk.is_stale:
             return None
@@ -129,20 +130,20 @@ class Cursor(Generic[K, V]):
         return chunk
 
     def settle(self) -> None:
-        """Tell the partition how far the reader got: everything handed out is behind its position."""
+        """Move the partition's position behind everything that was handed out."""
         last, chunk = self.last, self._chunk
         if last is not None and chunk is not None:
             chunk.state.handed_out(chunk.version, last.offset + 1, last.leader_epoch)
 
     def done(self) -> None:
-        """The reader is done with what it was handed."""
+        """The application has processed what it was handed."""
         self.settle()
         if self.last is not None:
             self._resume_at = self.last.offset + 1
             self.last = None
 
     def advance(self) -> bool:
-        """Decode the next batch into `records`; False, and the position behind the chunk, if there is none."""
+        """Decode the next batch into `records`; False, with the position behind the chunk, if there is none."""
         chunk = self._chunk
         if chunk is None:
             return False
@@ -168,7 +169,7 @@ class Cursor(Generic[K, V]):
             return
         failed_at = failure.offset
         if self._decoders.on_error is None:
-            # The position is the record that cannot be read: asked again, it is raised again.
+            # The position stays at the record, so the next call raises again.
             chunk.state.handed_out(chunk.version, failed_at, -1)
             raise failure
         self._decoders.on_error(failure)
@@ -177,14 +178,14 @@ class Cursor(Generic[K, V]):
         chunk.state.handed_out(chunk.version, self._resume_at, -1)
 
     def take(self, most: int) -> list[ConsumerRecord[K, V]]:
-        """Up to `most` records of the batch that is being read."""
+        """Up to `most` records of the current batch."""
         taken = list(islice(self.records, most))
         if taken:
             self.last = taken[-1]
         return taken
 
     def cut(self, most: int) -> list[Slice]:
-        """Up to `most` records of the chunk as slices, without decoding any; they count as handed out."""
+        """Up to `most` records of the chunk as slices, without decoding them; they count as handed out."""
         chunk = self._chunk
         if chunk is None:
             return []
@@ -192,7 +193,7 @@ class Cursor(Generic[K, V]):
         self.done()
         start = self._resume_at
         self.records, self._failure = iter(()), None
-        # A batch of which some records were iterated already counts as passed; its rest is still to be cut.
+        # A batch of which some records were iterated counts as read; its rest is still to be cut.
         number = max(0, self._next_header - 1)
         while number < len(chunk.headers) and most > 0:
             header = chunk.headers[number]
@@ -218,7 +219,7 @@ class Cursor(Generic[K, V]):
 def decode(
     chunk: Chunk, header: BatchHeader, from_offset: int, decoders: Decoders[K, V]
 ) -> tuple[list[ConsumerRecord[K, V]], DeserializationError | None]:
-    """The records of a batch from an offset on, up to the first that cannot be decoded, and why it cannot."""
+    """The records of a batch from an offset on, up to the first that cannot be decoded, and its error."""
     topic, partition = chunk.state.partition
     key, value = decoders.of(topic)
     try:
@@ -233,7 +234,7 @@ def decode(
 
 
 def records_of(piece: Slice, decoders: Decoders[K, V]) -> list[ConsumerRecord[K, V]]:
-    """The records of a slice as objects; those that cannot be decoded raise, or are passed over, as decoders say."""
+    """The records of a slice; those that cannot be decoded raise or are skipped, as the decoders say."""
     chunk, header, from_offset, until_offset = piece
     records: list[ConsumerRecord[K, V]] = []
     while True:
@@ -255,7 +256,7 @@ def unreadable(chunk: Chunk, header: BatchHeader, damage: RecordError) -> Record
         chunk.state.partition,
         header.base_offset,
         str(damage),
-        f"Seek to {header.next_offset} to go on behind the damaged batch",
+        f"Seek to {header.next_offset} to continue after the damaged batch",
     )
 
 
@@ -268,14 +269,14 @@ def _undecodable(failed: DecodeFailed, topic: str, partition: int) -> Deserializ
         offset=failed.offset,
         field=failed.field,
         data=failed.data,
-        hint=f'Seek to {failed.offset + 1} to go on behind it, or set on_decode_error="skip"',
+        hint=f'Seek to {failed.offset + 1} to continue after it, or set on_decode_error="skip"',
     )
     error.__cause__ = cause
     return error
 
 
 class RecordBatch(Sequence[ConsumerRecord[K, V]], Generic[K, V]):
-    """Records in the order of their partitions. `offsets` is what to commit once all of them are done."""
+    """Records of one or more partitions. Commit `offsets` once all of them are processed."""
 
     def __init__(self, slices: list[Slice], decoders: Decoders[K, V]) -> None:
         self._slices = slices
@@ -284,12 +285,12 @@ class RecordBatch(Sequence[ConsumerRecord[K, V]], Generic[K, V]):
 
     @property
     def partitions(self) -> list[TopicPartition]:
-        """Those that have records here, in order of appearance."""
+        """The partitions of its records, in order of appearance."""
         return list(dict.fromkeys(piece.chunk.state.partition for piece in self._slices))
 
     @property
     def offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What to commit when the whole batch is done."""
+        """What to commit when the whole batch is processed."""
         return {
             piece.chunk.state.partition: OffsetAndMetadata(piece.until_offset, piece.header.leader_epoch, "")
             for piece in self._slices
@@ -297,7 +298,7 @@ class RecordBatch(Sequence[ConsumerRecord[K, V]], Generic[K, V]):
 
     @property
     def records(self) -> list[ConsumerRecord[K, V]]:
-        """All of them as objects; raises DeserializationError where a decoder fails and none is to be skipped."""
+        """All records, decoded; raises DeserializationError unless on_decode_error says otherwise."""
         if self._records is None:
             records: list[ConsumerRecord[K, V]] = []
             for piece in self._slices:
@@ -306,7 +307,7 @@ class RecordBatch(Sequence[ConsumerRecord[K, V]], Generic[K, V]):
         return self._records
 
     def by_partition(self) -> dict[TopicPartition, list[ConsumerRecord[K, V]]]:
-        """Its records, decoded, by partition."""
+        """All records, decoded, by partition."""
         grouped: dict[TopicPartition, list[ConsumerRecord[K, V]]] = {}
         for record in self.records:
             grouped.setdefault(TopicPartition(record.topic, record.partition), []).append(record)
@@ -333,7 +334,7 @@ class RecordBatch(Sequence[ConsumerRecord[K, V]], Generic[K, V]):
     def to_arrow(self, *, headers: bool = False) -> pyarrow.RecordBatch:
         """Columns topic (dictionary), partition, offset, timestamp (ms, UTC), key, value (binary) [, headers].
 
-        Keys and values are the bytes as they were sent: decoders are for objects.
+        Keys and values are the bytes as they were sent, without decoding.
         """
         try:
             import pyarrow as pa
@@ -382,26 +383,25 @@ def _skip(error: DeserializationError) -> None:
 
 
 class RebalanceListener:
-    """Hears of partitions that come and go; given to `subscribe`. Override what you need.
+    """Called when partitions are assigned or revoked; pass it to `subscribe`. Override what you need.
 
-    Any object with `on_partitions_assigned` and `on_partitions_revoked` serves. For `AsyncConsumer` the methods may be
-    coroutines. They are called where records are read (`poll`, iteration), like functions of `on_assign` and its kin,
-    after these.
+    Any object with `on_partitions_assigned` and `on_partitions_revoked` works. For `AsyncConsumer` the methods may be
+    coroutines. They are called inside `poll` and iterations, after the functions of `on_assign` and `on_revoke`.
     """
 
     def on_partitions_assigned(self, assigned: list[TopicPartition]) -> Any:
-        """These were added, and no record of theirs was handed out yet: seek there if you like."""
+        """These were added, and none of their records was handed out yet; you can seek here."""
 
     def on_partitions_revoked(self, revoked: list[TopicPartition]) -> Any:
-        """These will go to other members, and are still ours: finish and commit here."""
+        """These move to other members and are still owned by this one: finish and commit here."""
 
     def on_partitions_lost(self, lost: list[TopicPartition]) -> Any:
-        """These are gone already; calls `on_partitions_revoked` unless it is overridden."""
+        """These are already lost; calls `on_partitions_revoked` unless it is overridden."""
         return self.on_partitions_revoked(lost)
 
 
 def checked_listener(listener: Any) -> Any:
-    """A listener, or None; raises ConfigError for what cannot be one."""
+    """The listener, or None; raises ConfigError if it lacks a method."""
     if listener is not None:
         for name in ("on_partitions_assigned", "on_partitions_revoked"):
             if isinstance(listener, type) or not callable(getattr(listener, name, None)):
@@ -410,7 +410,7 @@ def checked_listener(listener: Any) -> Any:
 
 
 def milliseconds(timeout: float | None, timeout_ms: float | None) -> float | None:
-    """A time-out that was given in seconds (`timeout`) or in milliseconds (`timeout_ms`)."""
+    """A time-out given in seconds (`timeout`) or milliseconds (`timeout_ms`), in milliseconds."""
     if timeout is None:
         return timeout_ms
     if timeout_ms is not None:
@@ -419,7 +419,7 @@ def milliseconds(timeout: float | None, timeout_ms: float | None) -> float | Non
 
 
 class RebalanceCallbacks:
-    """The user's functions for partitions that come and go, in the order in which they were registered."""
+    """The application's rebalance callbacks, in the order in which they were registered."""
 
     def __init__(self) -> None:
         self.listener: Any = None
@@ -428,7 +428,7 @@ class RebalanceCallbacks:
         self.lose: list[Callable[..., Any]] = []
 
     def of(self, callback: RebalanceCallback) -> list[Callable[..., Any]]:
-        """Partitions that are lost are revoked too, for who does not tell the two apart."""
+        """The functions to call; without callbacks for lost partitions, those for revoked ones."""
         listener = self.listener
         if callback.kind == "assign":
             return [*self.assign, *([] if listener is None else [listener.on_partitions_assigned])]
@@ -454,15 +454,15 @@ class Reader(Generic[K, V]):
         self.undone: dict[PartitionState, int] = {}
         core.reached = lambda: self.cursor.last
 
-    # Handing out
+    # --- handing out
 
     def came_back(self) -> None:
-        """The reader wants more: what it has is done."""
+        """The application wants more: what it has is processed."""
         self.cursor.done()
         self.undone.clear()
 
     def tidy(self) -> None:
-        """Let go of a chunk that is no longer to be read, or not now."""
+        """Drop a stale chunk, put back one of a paused partition."""
         if self.cursor.is_stale:
             self.cursor.drop()
             return
@@ -471,7 +471,7 @@ class Reader(Generic[K, V]):
             self.queue.give_back(paused)
 
     def begin_next(self) -> bool:
-        """Go on with the next chunk, if one is there."""
+        """Start the next chunk, if there is one."""
         chunk: Chunk | None = self.queue.take()
         if chunk is None:
             return False
@@ -479,7 +479,7 @@ class Reader(Generic[K, V]):
         return True
 
     def gather(self, result: ByPartition[K, V], most: int) -> int:
-        """Add up to `most` records of what is there, without waiting; how many were added."""
+        """Add up to `most` buffered records, without waiting; returns how many were added."""
         added = 0
         while added < most:
             chunk = self.cursor.chunk
@@ -495,14 +495,14 @@ class Reader(Generic[K, V]):
                     continue
             except DeserializationError:
                 if added:
-                    break  # It is raised again by the next call, which begins with it.
+                    break  # the next call starts with it and raises
                 raise
             if not self.begin_next():
                 break
         return added
 
     def gather_slices(self, most: int) -> list[Slice]:
-        """Up to `most` records of what is there as slices, without waiting and without decoding."""
+        """Up to `most` buffered records as slices, without waiting and without decoding."""
         slices: list[Slice] = []
         while most > 0:
             chunk = self.cursor.chunk
@@ -523,22 +523,22 @@ class Reader(Generic[K, V]):
     def batch(self, slices: list[Slice]) -> RecordBatch[K, V]:
         return RecordBatch(slices, self.decoders)
 
-    # Letting go
+    # --- revocation
 
     def let_go(self, callback: RebalanceCallback) -> None:
-        """The partitions of a duty are read no more."""
+        """Stop reading the partitions of a revocation."""
         if callback.kind == "assign":
             return
         for state in callback.states:
             state.version += 1
         self.tidy()
 
-    # Commits
+    # --- commits
 
     def offsets_of(
         self, what: ConsumerRecord[Any, Any] | RecordBatch[Any, Any] | Offsets | None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What to commit: of a record the offset behind it; of nothing in particular, everything handed out."""
+        """What to commit for a record, a batch or offsets; for None, everything handed out."""
         if what is None:
             self.cursor.settle()
             return self.core.consumed()
@@ -551,7 +551,7 @@ class Reader(Generic[K, V]):
         return {TopicPartition(*partition): _stored(offset) for partition, offset in what.items()}
 
     def offsets_when_leaving(self, failed: bool) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What to commit at the end; `failed`: an exception came out of the handling of what is in hand."""
+        """What to commit at the end; `failed`: processing the records in hand raised."""
         cursor = self.cursor
         if failed and cursor.last is not None and cursor.chunk is not None and not self.undone:
             self.undone[cursor.chunk.state] = cursor.last.offset
@@ -568,21 +568,21 @@ def _stored(offset: int | OffsetAndMetadata) -> OffsetAndMetadata:
     if isinstance(offset, OffsetAndMetadata):
         return offset
     if not is_offset(offset):
-        raise ConfigError(f"{offset!r} is no offset to commit")
+        raise ConfigError(f"{offset!r} is not an offset", hint="Give a number, 0 or more")
     return OffsetAndMetadata(offset, -1, "")
 
 
 def in_ms(when: datetime | int | float) -> int:
-    """A time as records carry it. A number is milliseconds since 1970; a datetime without a zone is local time."""
+    """Milliseconds since 1970 of a datetime or number; a datetime without a time zone is local time."""
     if isinstance(when, datetime):
         return int(when.timestamp() * 1000)
     if when < 0:
-        raise ConfigError(f"{when!r} is no time", hint="Give a datetime, or milliseconds since 1970")
+        raise ConfigError(f"{when!r} is not a time", hint="Give a datetime, or milliseconds since 1970")
     return int(when)
 
 
 def partitions_meant(what: Partitions, assigned: Iterable[TopicPartition]) -> list[TopicPartition]:
-    """Partitions by topic, by pair, or several of both; a topic means those of its partitions that are assigned."""
+    """Partitions given by topic, by pair, or several of both; a topic means its assigned partitions."""
     if isinstance(what, str):
         return [partition for partition in assigned if partition.topic == what]
     if isinstance(what, tuple) and len(what) == 2 and isinstance(what[0], str) and isinstance(what[1], int):
@@ -595,15 +595,15 @@ def partitions_meant(what: Partitions, assigned: Iterable[TopicPartition]) -> li
 
 
 def unassigned(core: ConsumerCore, timeout_ms: float) -> TimedOut:
-    """What to say when nothing was assigned in time, with what is known about why."""
+    """The error if nothing was assigned in time, with the probable reason as hint."""
     if core.subscription.is_empty:
-        hint = "Nothing is subscribed: call subscribe or assign"
+        hint = "There is no subscription: call subscribe or assign"
     elif all(core.cluster.view.topic(name) is None for name in core.topics_meant()):
         hint = "None of the topics exists"
     elif core.commits.committer.member_id:
-        hint = "The group has this consumer as a member; it may have more members than there are partitions"
+        hint = "The consumer is a member of the group, which may have more members than partitions"
     else:
-        hint = "See whether the group's coordinator is up"
+        hint = "Check that the group's coordinator is up"
     return TimedOut(f"no partitions were assigned within {timeout_ms:.0f} ms", hint=hint)
 
 
