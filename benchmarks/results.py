@@ -50,7 +50,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 KEPT: Path = ROOT / "benchmarks" / "results"
@@ -61,9 +61,8 @@ _RULE: Final = (
     "The result is kept in benchmarks/results/ if the run is complete: default options and every peer present. "
     "Otherwise it is written to the system's temporary folder, unless --keep-result is given."
 )
-
-
 _NUMBERS: Final = re.compile(r"\[\n\s+([-+\d.e,\s]+?)\n\s+\]")
+T = TypeVar("T")
 
 
 class Better(StrEnum):
@@ -473,3 +472,9 @@ def _code() -> tuple[str, bool]:
 def _git(*words: str) -> str:
     done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True)
     return done.stdout.strip()
+
+
+def in_turn(contenders: Sequence[T], number: int) -> list[T]:
+    """The contenders in the order of a round: each round starts with another one."""
+    first = number % len(contenders)
+    return [*contenders[first:], *contenders[:first]]

@@ -42,10 +42,9 @@ from benchmarks.clients.rounds import (
     in_a_process,
     new_topic,
     require_all_arrived,
-    turned,
 )
 from benchmarks.peers.servers import Server
-from benchmarks.results import Better, Row
+from benchmarks.results import Better, Row, in_turn
 
 _MODULE: Final = "benchmarks.clients.consume"
 _POLL_S: Final = 1.0
@@ -365,7 +364,7 @@ def measure(
 
     for number in range(rounds):
         say(f"{server.name}: reading records of {size} B, round {number + 1} of {rounds}")
-        for name in turned(names, number):
+        for name in in_turn(names, number):
             outcome = clocked_long_enough(lambda count, name=name: run(name, count), round(counts[name]), seconds)  # type: ignore[misc]
             # A run that lasts just long enough would be too short when the machine is a little faster.
             counts[name] = _MARGIN * seconds * outcome["rate"]

@@ -43,10 +43,9 @@ from benchmarks.clients.rounds import (
     in_a_process,
     new_topic,
     require_all_arrived,
-    turned,
 )
 from benchmarks.peers.servers import Server
-from benchmarks.results import Better, Row
+from benchmarks.results import Better, Row, in_turn
 
 _MODULE: Final = "benchmarks.clients.produce"
 _WARM_TRIPS: Final = 50
@@ -402,7 +401,7 @@ def measure(
     outcomes = Outcomes()
     for number in range(rounds):
         say(f"{server.name}: sending records of {size} B, acks={acks}, round {number + 1} of {rounds}")
-        for name in turned(names, number):
+        for name in in_turn(names, number):
             topic = new_topic(server)
             limit_s = min(seconds, _TRIPS_S) if name in TRIPS else seconds
             outcome = in_a_process(

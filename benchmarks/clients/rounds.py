@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -132,12 +132,6 @@ def require_all_arrived(server: Server, topic: str, name: str, sent: int) -> Non
     consumer.close()
     if sum(ends) != sent:
         raise RuntimeError(f"{name} sent {sent:,} records, and the broker has {sum(ends):,}")
-
-
-def turned(names: Sequence[str], number: int) -> list[str]:
-    """The same names, beginning with another one in each round."""
-    place = number % len(names)
-    return [*names[place:], *names[:place]]
 
 
 class Outcomes:

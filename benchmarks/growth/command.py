@@ -23,11 +23,50 @@ from benchmarks.peers import kafka, ours
 from benchmarks.ratio_chart import ratios
 from benchmarks.results import Result, Row
 
+_NOTES = (
+    "memory per partition and per connection: what the resident memory grew by; a JVM's reserved heap hides it",
+    "create: until every partition can be read; Kafka has answered long before that",
+    "CPU: the broker's, for all that is needed to ask once; ours also looks for the next request while it has time",
+)
 _WIDTH, _LABELS, _LINE, _GAP, _TOP = 860, 330, 15, 8, 56
 _DECADE: Final = 150
 _COLOURS: Final = ("#b8cfe0", "#88afcd", "#5b8fb9", "#35719f", "#1b5582", "#0b3a5e")
 _INK, _GREY = "#222", "#999"
 _DRAWN: Final = {request(name, "p50").name for name in REQUESTS}
+
+# ---------------------------------------------------------------------------------------------- the benchmark
+
+
+def main(arguments: Sequence[str] = ()) -> None:
+    parser = results.parser("growth", "What a broker's size costs.")
+    parser.add_argument("--quick", action="store_true", help="few partitions: shows that it works, not how it grows")
+    parser.add_argument("--ours-only", action="store_true", help="without Kafka")
+    parser.add_argument("--folder", type=Path, default=CACHE, help="folder for the brokers' data during the run")
+    options = parser.parse_args(arguments)
+    recording = results.begin("growth", parser, options, arguments, irrelevant=("folder",))
+    began = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"growth: {time.monotonic() - began:4.0f} s  {text}", file=sys.stderr, flush=True)
+
+    # A terminated run takes its brokers along.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    beside: Starter | None = None
+    if not options.ours_only:
+        try:
+            beside = kafka.Kafka().start
+        except NotAvailable as error:
+            recording.lacks(f"{kafka.NAME} is not available: {error}")
+    options.folder.mkdir(parents=True, exist_ok=True)
+    load = QUICK if options.quick else FULL
+    run = Run(load, ours.start, beside, options.folder, say)
+    run.run()
+    say("done")
+    servers = [ours.NAME] if beside is None else [ours.NAME, kafka.NAME]
+    recording.keep(rows(run.figures, servers), notes=_NOTES, settings={"load": asdict(load)})
+
+
+# ---------------------------------------------------------------------------------------------- the chart
 
 
 def pictures(result: Result) -> dict[str, str]:
@@ -80,39 +119,3 @@ def _axis(height: int) -> list[str]:
 
 def _place(factor: float) -> float:
     return _LABELS + _DECADE * math.log10(min(factor, 1500))
-
-
-_NOTES = (
-    "memory per partition and per connection: what the resident memory grew by; a JVM's reserved heap hides it",
-    "create: until every partition can be read; Kafka has answered long before that",
-    "CPU: the broker's, for all that is needed to ask once; ours also looks for the next request while it has time",
-)
-
-
-def main(arguments: Sequence[str] = ()) -> None:
-    parser = results.parser("growth", "What a broker's size costs.")
-    parser.add_argument("--quick", action="store_true", help="few partitions: shows that it works, not how it grows")
-    parser.add_argument("--ours-only", action="store_true", help="without Kafka")
-    parser.add_argument("--folder", type=Path, default=CACHE, help="folder for the brokers' data during the run")
-    options = parser.parse_args(arguments)
-    recording = results.begin("growth", parser, options, arguments, irrelevant=("folder",))
-    began = time.monotonic()
-
-    def say(text: str) -> None:
-        print(f"growth: {time.monotonic() - began:4.0f} s  {text}", file=sys.stderr, flush=True)
-
-    # A terminated run takes its brokers along.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    beside: Starter | None = None
-    if not options.ours_only:
-        try:
-            beside = kafka.Kafka().start
-        except NotAvailable as error:
-            recording.lacks(f"{kafka.NAME} is not available: {error}")
-    options.folder.mkdir(parents=True, exist_ok=True)
-    load = QUICK if options.quick else FULL
-    run = Run(load, ours.start, beside, options.folder, say)
-    run.run()
-    say("done")
-    servers = [ours.NAME] if beside is None else [ours.NAME, kafka.NAME]
-    recording.keep(rows(run.figures, servers), notes=_NOTES, settings={"load": asdict(load)})

@@ -19,23 +19,7 @@ from typing import Final, NamedTuple
 from benchmarks.growth.probes import Cost, Crowd, Fetches, Places, wait_until_readable
 from benchmarks.peers.servers import Server, ServerFailed
 from benchmarks.peers.workloads import ACKS_LEADER, RawProducer
-from benchmarks.results import Better, Figure, Row
-
-
-class Scale(NamedTuple):
-    """How much the broker carries."""
-
-    partitions: int
-    connections: int
-
-    def __str__(self) -> str:
-        return f"{self.partitions:,} / {self.connections:,}"
-
-
-class Work(NamedTuple):
-    name: str
-    unit: str
-
+from benchmarks.results import Better, Figure, Row, in_turn
 
 REQUESTS: Final = (
     "produce one record, acks=1",
@@ -45,92 +29,15 @@ REQUESTS: Final = (
     "session over all, woken by a record",
 )
 PARTS: Final = ("p50", "p99", "CPU")
-"""Each request has them, in microseconds; the CPU is the broker's, of whatever is needed to ask once."""
-
-MADE: Final = Work("create the topics until all can be read", "s")
-WAITED: Final = Work("longest answer to another producer meanwhile", "ms")
-STOPPED_NEW: Final = Work("stop after that", "s")
-STARTED: Final = Work("start with them", "s")
-MEMORY: Final = Work("memory then", "MB")
-PARTITION_NEW: Final = Work("memory per partition when created", "KB")
-PARTITION: Final = Work("memory per partition after a start", "KB")
-CONNECTION: Final = Work("memory per connection", "KB")
-STOPPED: Final = Work("stop after serving", "s")
-LIFE: Final = (MADE, WAITED, STOPPED_NEW, STARTED, MEMORY, PARTITION_NEW, PARTITION, CONNECTION, STOPPED)
-
-
-def request(name: str, part: str) -> Work:
-    return Work(f"{name}, {part}", "µs")
-
-
-class Figures:
-    def __init__(self) -> None:
-        self._rounds: dict[tuple[Work, str, Scale], list[float]] = defaultdict(list)
-
-    def add(self, work: Work, server: str, scale: Scale, figure: float) -> None:
-        self._rounds[work, server, scale].append(figure)
-
-    @property
-    def scales(self) -> list[Scale]:
-        return sorted({scale for _, _, scale in self._rounds}, key=lambda scale: (scale.connections, scale.partitions))
-
-    def figure(self, work: Work, server: str, scale: Scale) -> Figure | None:
-        rounds = self._rounds.get((work, server, scale))
-        return Figure.of(rounds) if rounds else None
-
-
-WORKS: Final = (*(request(name, part) for name in REQUESTS for part in PARTS), *LIFE)
-
-
-def table_of(server: str) -> str:
-    return f"{server}, by partitions / connections"
-
-
-def by_scale(figures: Figures, server: str) -> list[Row]:
-    """A row for each work, a column for each scale: what grows, and what does not."""
-    rows = []
-    for work in WORKS:
-        found = {str(scale): figures.figure(work, server, scale) for scale in figures.scales}
-        known = {name: figure for name, figure in found.items() if figure is not None}
-        if known:
-            rows.append(Row(work.name, work.unit, Better.LOWER, known, list(known)[-1], table=table_of(server)))
-    return rows
-
-
-def beside(figures: Figures, ours: str, theirs: str) -> list[Row]:
-    """A row for each work and scale that both have: ours beside theirs."""
-    rows = []
-    for work in WORKS:
-        for scale in figures.scales:
-            mine, other = (figures.figure(work, server, scale) for server in (ours, theirs))
-            if mine is not None and other is not None:
-                rows.append(
-                    Row(
-                        f"{work.name}, {scale}",
-                        work.unit,
-                        Better.LOWER,
-                        {ours: mine, theirs: other},
-                        ours,
-                        theirs,
-                        table=f"{ours} beside {theirs}, by partitions / connections",
-                    )
-                )
-    return rows
-
-
-def rows(figures: Figures, servers: Sequence[str]) -> list[Row]:
-    ours, *others = servers
-    return [
-        *(row for server in servers for row in by_scale(figures, server)),
-        *(row for theirs in others for row in beside(figures, ours, theirs)),
-    ]
-
-
-Starter = Callable[[Path], Server]
-
+"""Figures of each request in microseconds; the CPU time is that of the broker per request."""
 _MOST_IN_A_TOPIC = 1000
 _FEW, _SETTLE_S = 1, 1.0
 _JOIN_S = 60.0
+
+# ---------------------------------------------------------------------------------------------- the life of a broker
+
+
+Starter = Callable[[Path], Server]
 
 
 @dataclass(frozen=True)
@@ -182,15 +89,14 @@ class Run:
                 self._warm_up(server, places)
             for number in range(self._load.rounds):
                 self._say(f"{partitions:,} partitions: round {number + 1} of {self._load.rounds}")
-                turn = number % len(servers)
-                for server in [*servers[turn:], *servers[:turn]]:
+                for server in in_turn(servers, number):
                     self._ask(server, places, scale)
                     self._ask_in_a_crowd(server, places, partitions)
         for server in servers:
             self.figures.add(STOPPED, server.name, scale, server.stop_s)
 
     def _make(self, scale: Scale, places: Places, starter: Starter, folder: Path) -> float:
-        """Make the topics, and stop; how much memory the broker took without them."""
+        """Creates the topics and stops. Returns the broker's memory without them."""
         with starter(folder) as server:
             self._say(f"{scale.partitions:,} partitions: making topics in {server.name}")
             server.topics.make("witness")
@@ -205,8 +111,8 @@ class Run:
             self.figures.add(MADE, server.name, scale, made_s)
             self.figures.add(WAITED, server.name, scale, witness.longest_s * 1000)
             time.sleep(_SETTLE_S)
-            a_partition_kb = (server.rss_mb() - empty_mb) / scale.partitions * 1000
-            self._of_many(PARTITION_NEW, server, scale, a_partition_kb)
+            per_partition_kb = (server.rss_mb() - empty_mb) / scale.partitions * 1000
+            self._of_many(PARTITION_NEW, server, scale, per_partition_kb)
         self.figures.add(STOPPED_NEW, server.name, scale, server.stop_s)
         return empty_mb
 
@@ -215,17 +121,17 @@ class Run:
         time.sleep(_SETTLE_S)
         alone_mb = server.rss_mb()
         self.figures.add(MEMORY, server.name, scale, alone_mb)
-        a_partition_kb = (alone_mb - empty_mb) / scale.partitions * 1000
-        self._of_many(PARTITION, server, scale, a_partition_kb)
-        # Before anything else was asked: what earlier requests have freed would be taken first, and not show.
+        per_partition_kb = (alone_mb - empty_mb) / scale.partitions * 1000
+        self._of_many(PARTITION, server, scale, per_partition_kb)
+        # Before other requests, whose freed memory would be reused and hide the cost.
         with Crowd(server, self._load.connections):
             crowded_mb = server.rss_mb()
         if not server.has_reserved_heap:
-            a_connection_kb = (crowded_mb - alone_mb) / self._load.connections * 1000
-            self.figures.add(CONNECTION, server.name, scale, a_connection_kb)
+            per_connection_kb = (crowded_mb - alone_mb) / self._load.connections * 1000
+            self.figures.add(CONNECTION, server.name, scale, per_connection_kb)
 
     def _of_many(self, what: Work, server: Server, scale: Scale, figure: float) -> None:
-        """Memory of one partition is lost in what else moves, and that in a heap reserved at once is never seen."""
+        """Adds a figure unless one partition is too little to measure, or the heap is reserved at the start."""
         if scale.partitions > 1 and not server.has_reserved_heap:
             self.figures.add(what, server.name, scale, figure)
 
@@ -257,7 +163,7 @@ class Run:
 
 
 class Witness:
-    """A producer on a connection of its own that asks again and again, and remembers its longest wait."""
+    """A producer on its own connection that records its longest wait."""
 
     def __init__(self, server: Server) -> None:
         self.longest_s = 0.0
@@ -287,7 +193,104 @@ class Witness:
 
 
 def places_of(partitions: int) -> Places:
-    """Topics with as many partitions together."""
+    """Topics with this many partitions in total."""
     whole, rest = divmod(partitions, _MOST_IN_A_TOPIC)
     counts = [_MOST_IN_A_TOPIC] * whole + ([rest] if rest else [])
     return [(f"growth-{number}", count) for number, count in enumerate(counts)]
+
+
+# ---------------------------------------------------------------------------------------------- rows of the result
+
+
+class Scale(NamedTuple):
+    """Partitions and connections of the broker."""
+
+    partitions: int
+    connections: int
+
+    def __str__(self) -> str:
+        return f"{self.partitions:,} / {self.connections:,}"
+
+
+class Work(NamedTuple):
+    name: str
+    unit: str
+
+
+MADE: Final = Work("create the topics until all can be read", "s")
+WAITED: Final = Work("longest answer to another producer meanwhile", "ms")
+STOPPED_NEW: Final = Work("stop after that", "s")
+STARTED: Final = Work("start with them", "s")
+MEMORY: Final = Work("memory then", "MB")
+PARTITION_NEW: Final = Work("memory per partition when created", "KB")
+PARTITION: Final = Work("memory per partition after a start", "KB")
+CONNECTION: Final = Work("memory per connection", "KB")
+STOPPED: Final = Work("stop after serving", "s")
+LIFE: Final = (MADE, WAITED, STOPPED_NEW, STARTED, MEMORY, PARTITION_NEW, PARTITION, CONNECTION, STOPPED)
+
+
+def request(name: str, part: str) -> Work:
+    return Work(f"{name}, {part}", "µs")
+
+
+WORKS: Final = (*(request(name, part) for name in REQUESTS for part in PARTS), *LIFE)
+
+
+class Figures:
+    def __init__(self) -> None:
+        self._rounds: dict[tuple[Work, str, Scale], list[float]] = defaultdict(list)
+
+    def add(self, work: Work, server: str, scale: Scale, figure: float) -> None:
+        self._rounds[work, server, scale].append(figure)
+
+    @property
+    def scales(self) -> list[Scale]:
+        return sorted({scale for _, _, scale in self._rounds}, key=lambda scale: (scale.connections, scale.partitions))
+
+    def figure(self, work: Work, server: str, scale: Scale) -> Figure | None:
+        rounds = self._rounds.get((work, server, scale))
+        return Figure.of(rounds) if rounds else None
+
+
+def rows(figures: Figures, servers: Sequence[str]) -> list[Row]:
+    ours, *others = servers
+    return [
+        *(row for server in servers for row in by_scale(figures, server)),
+        *(row for theirs in others for row in beside(figures, ours, theirs)),
+    ]
+
+
+def table_of(server: str) -> str:
+    return f"{server}, by partitions / connections"
+
+
+def by_scale(figures: Figures, server: str) -> list[Row]:
+    """A row per work, a column per scale."""
+    rows = []
+    for work in WORKS:
+        found = {str(scale): figures.figure(work, server, scale) for scale in figures.scales}
+        known = {name: figure for name, figure in found.items() if figure is not None}
+        if known:
+            rows.append(Row(work.name, work.unit, Better.LOWER, known, list(known)[-1], table=table_of(server)))
+    return rows
+
+
+def beside(figures: Figures, ours: str, theirs: str) -> list[Row]:
+    """A row per work and scale that both have."""
+    rows = []
+    for work in WORKS:
+        for scale in figures.scales:
+            mine, other = (figures.figure(work, server, scale) for server in (ours, theirs))
+            if mine is not None and other is not None:
+                rows.append(
+                    Row(
+                        f"{work.name}, {scale}",
+                        work.unit,
+                        Better.LOWER,
+                        {ours: mine, theirs: other},
+                        ours,
+                        theirs,
+                        table=f"{ours} beside {theirs}, by partitions / connections",
+                    )
+                )
+    return rows

@@ -23,17 +23,23 @@ from confluent_kafka import KafkaException
 from benchmarks.peers import workloads
 from benchmarks.peers.servers import Server, ServerFailed
 from benchmarks.peers.workloads import ACKS_ALL, ACKS_LEADER, Pipelined, RawProducer, RoundTrips
-from benchmarks.results import Better, Figure, Row
+from benchmarks.results import Better, Figure, Row, in_turn
 
 AT_LEAST, AT_MOST = "≥", "≤"
+SIZES: Final = {"100 B": 100, "1 KB": 1000, "10 KB": 10_000}
 _BULK: Final = "Big batches with confluent-kafka"
 _REQUESTS: Final = "Requests with one record"
 _PROCESS: Final = "Memory and start"
+_SETTLE_S = 2.0
+_BARE_BYTES, _BARE_SYNCS = 171, 51
+_PLAIN, _SYNCED, _UNSYNCED = "single", "single-synced", "single-unsynced"
+
+# ---------------------------------------------------------------------------------------------- rows of the result
 
 
 @dataclass(frozen=True)
 class Work:
-    """A row: what is done, its unit, its direction (None: it only describes the run), the goal for the ratio if any."""
+    """A row of the result. `bound` is None if it only describes the run; `goal` bounds the ratio."""
 
     name: str
     unit: str
@@ -45,8 +51,6 @@ class Work:
     def better(self) -> Better | None:
         return None if self.bound is None else Better.HIGHER if self.bound == AT_LEAST else Better.LOWER
 
-
-SIZES: Final = {"100 B": 100, "1 KB": 1000, "10 KB": 10_000}
 
 PRODUCE: Final = {size: Work(f"produce {size}", "MB/s", AT_LEAST, 1.0, _BULK) for size in SIZES}
 PRODUCE_CPU: Final = {size: Work(f"broker CPU per GB produced, {size}", "s", AT_MOST, 0.5, _BULK) for size in SIZES}
@@ -72,7 +76,6 @@ UNSYNCED_PIPELINED: Final = Work("acks=all, neither synced: 64 in flight", "1/s"
 RSS_IDLE: Final = Work("memory, idle", "MB", AT_MOST, 0.25, _PROCESS)
 RSS_LOADED: Final = Work("memory, highest under load", "MB", AT_MOST, 0.2, _PROCESS)
 START: Final = Work("start to first answer", "s", AT_MOST, 0.25, _PROCESS)
-
 ROWS: Final = (
     *PRODUCE.values(),
     *PRODUCE_CPU.values(),
@@ -100,7 +103,7 @@ ROWS: Final = (
 
 
 class Figures:
-    """All that was measured: by row, by broker, one figure per round."""
+    """All figures by row and broker, one per round."""
 
     def __init__(self) -> None:
         self._rounds: dict[tuple[Work, str], list[float]] = defaultdict(list)
@@ -129,19 +132,18 @@ class Figures:
         return {name: Figure.of(rounds) for name in contenders if (rounds := self._rounds.get((work, name)))}
 
 
+# ---------------------------------------------------------------------------------------------- rounds
+
+
 Starter = Callable[[Path], Server]
 Say = Callable[[str], None]
-
-_SETTLE_S = 2.0
-_BARE_BYTES, _BARE_SYNCS = 171, 51
-_PLAIN, _SYNCED, _UNSYNCED = "single", "single-synced", "single-unsynced"
 
 
 @dataclass(frozen=True)
 class Load:
-    """How many rounds there are, and how much of each work a round has.
+    """The number of rounds, and the amount of each work per round.
 
-    Rounds of requests are short and many: a disk that others use is slow by fits and starts.
+    Rounds of requests are short and many, since a shared disk is slow at times.
     """
 
     starts: int
@@ -180,7 +182,7 @@ QUICK = Load(
 
 
 class Run:
-    """One run of everything; the figures grow as it goes."""
+    """One run of all works."""
 
     def __init__(self, load: Load, starters: Sequence[Starter], folder: Path, say: Say) -> None:
         self.figures = Figures()
@@ -228,12 +230,12 @@ class Run:
         for number in range(self._load.request_rounds):
             self._say(f"requests, round {number + 1} of {self._load.request_rounds}")
             for work in (self._single, self._single_synced):
-                for server in _turned(servers, number):
+                for server in in_turn(servers, number):
                     work(server)
         for number in range(self._load.bulk_rounds):
             for size, value_bytes in SIZES.items():
                 self._say(f"bulk, {size}, round {number + 1} of {self._load.bulk_rounds}")
-                for server in _turned(servers, number):
+                for server in in_turn(servers, number):
                     self._bulk(server, f"bulk-round-{number}-{value_bytes}", size)
 
     def _single(self, server: Server) -> None:
@@ -266,7 +268,7 @@ class Run:
         self.figures.add(UNSYNCED_PIPELINED, server.name, pipelined.per_s)
 
     def _few(self, server: Server, topic: str) -> tuple[RoundTrips, Pipelined]:
-        """As many requests as are synced, to a topic where they are not."""
+        """As many requests as the synced ones, to a topic that does not sync."""
         with RawProducer(server, topic, ACKS_ALL) as producer:
             return producer.round_trips(self._load.synced_trips), producer.pipelined(self._load.synced_pipelined)
 
@@ -301,7 +303,7 @@ class Run:
 
 
 def bare_sync_us(folder: Path) -> float:
-    """The median time of a small append and its sync with no broker around them."""
+    """The median time of a small append and its sync, without a broker."""
     record = os.urandom(_BARE_BYTES)
     times_s = []
     with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
@@ -311,8 +313,3 @@ def bare_sync_us(folder: Path) -> float:
             os.fdatasync(file.fileno())
             times_s.append(time.perf_counter() - began)
     return statistics.median(times_s) * 1e6
-
-
-def _turned(servers: Sequence[Server], number: int) -> list[Server]:
-    turn = number % len(servers)
-    return [*servers[turn:], *servers[:turn]]

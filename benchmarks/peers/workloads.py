@@ -24,12 +24,18 @@ from penstock.wire.framing import FrameReceiver, decode_response, encode_respons
 from penstock.wire.protocol import ApiKey, response_codec
 from penstock.wire.schemas.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
+WINDOW = 64
+VALUE_BYTES = 100
+ACKS_LEADER, ACKS_ALL = 1, -1
 _CHUNK_BYTES = 1_000_000
 _IN_FLIGHT_BYTES = 64_000_000
 _PATIENCE_S = 60.0
 _POLL_S = 0.001
 _MOST_AT_ONCE = 10_000
 _MAX_ANSWER_BYTES = 1024 * 1024
+_FIRST_VERSION_WITH_BATCHES = 3
+_TIMEOUT_MS = 30_000
+_OFFSET_BYTES = 8
 _PRODUCER: dict[str, Any] = {
     "linger.ms": 20,
     "batch.size": 1_000_000,
@@ -45,14 +51,12 @@ _CONSUMER: dict[str, Any] = {
     "fetch.message.max.bytes": 8_388_608,
 }
 
+# ---------------------------------------------------------------------------------------------- bulk
+
 
 class Transfer(NamedTuple):
     mb_per_s: float
     cpu_s_per_gb: float
-
-
-def _client(server: Loaded) -> dict[str, Any]:
-    return {"bootstrap.servers": server.address, "log_level": 0, **server.dialect.client}
 
 
 def produce(server: Loaded, topic: str, value_bytes: int, count: int, acks: int = 1) -> Transfer:
@@ -103,6 +107,10 @@ def consume(server: Loaded, topic: str, value_bytes: int, count: int) -> Transfe
     return Transfer((count - first) * value_bytes / took_s / 1e6, cpu_s / (count * value_bytes) * 1e9)
 
 
+def _client(server: Loaded) -> dict[str, Any]:
+    return {"bootstrap.servers": server.address, "log_level": 0, **server.dialect.client}
+
+
 def _next(server: Loaded, consumer: Consumer, most: int) -> int:
     deadline = time.perf_counter() + _PATIENCE_S
     while time.perf_counter() < deadline:
@@ -116,12 +124,7 @@ def _next(server: Loaded, consumer: Consumer, most: int) -> int:
     raise ServerFailed(f"{server.name}: records are missing")
 
 
-WINDOW = 64
-VALUE_BYTES = 100
-ACKS_LEADER, ACKS_ALL = 1, -1
-_FIRST_VERSION_WITH_BATCHES = 3
-_TIMEOUT_MS = 30_000
-_OFFSET_BYTES = 8
+# ---------------------------------------------------------------------------------------------- requests
 
 
 class RoundTrips(NamedTuple):
@@ -133,14 +136,6 @@ class RoundTrips(NamedTuple):
 class Pipelined(NamedTuple):
     per_s: float
     cpu_us: float
-
-
-def _one_record(version: int) -> bytes:
-    """In the form that the version of the request has: a batch, or a message of the oldest kind."""
-    value = os.urandom(VALUE_BYTES)
-    if version < _FIRST_VERSION_WITH_BATCHES:
-        return encode_message_set([LegacyMessage(0, -1, 0, None, value)], magic=0)
-    return bytes(encode_batch([(int(time.time() * 1000), None, value, [])]))
 
 
 class RawProducer:
@@ -232,3 +227,11 @@ class RawProducer:
         wrong = sum(not answers.startswith(constant, start) for start in range(0, len(answers), size))
         if wrong:
             raise ServerFailed(f"{self._server.name} rejected {wrong} of {count} records")
+
+
+def _one_record(version: int) -> bytes:
+    """In the form that the version of the request has: a batch, or a message of the oldest kind."""
+    value = os.urandom(VALUE_BYTES)
+    if version < _FIRST_VERSION_WITH_BATCHES:
+        return encode_message_set([LegacyMessage(0, -1, 0, None, value)], magic=0)
+    return bytes(encode_batch([(int(time.time() * 1000), None, value, [])]))

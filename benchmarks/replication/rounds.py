@@ -1,4 +1,4 @@
-"""Rounds: the two clusters, which is loaded when and with how much, and the rows of the result.
+"""Rounds: the two clusters, the order and size of the loads, and the rows of the result.
 
 Within a round both clusters do the same work right after each other, and which one begins changes from round to round.
 Each is warmed up before the first round. CPU is that of all three brokers, and of the ZooKeepers that ours needs. A
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from benchmarks.faults.clients import CONFLUENT
 from benchmarks.faults.clients import OURS as OUR_CLIENT
@@ -27,6 +27,7 @@ from benchmarks.peers.servers import Dialect
 from benchmarks.peers.workloads import ACKS_ALL, RawProducer
 from benchmarks.replication import failover
 from benchmarks.replication.failover import SENDERS, Fault
+from benchmarks.results import in_turn
 
 OURS: Final = ours.NAME
 THEIRS: Final = kafka.NAME
@@ -158,7 +159,6 @@ ROWS: Final = (
 )
 
 
-T = TypeVar("T")
 Say = Callable[[str], None]
 _SHIPPED, _UNSYNCED = "single", "single-unsynced"
 _IDLE_S: Final = 5.0
@@ -211,14 +211,14 @@ class Run:
     def _request_rounds(self) -> None:
         for number in range(self._load.rounds):
             self._say(f"requests, round {number + 1} of {self._load.rounds}")
-            for contender in turned(self._contenders, number):
+            for contender in in_turn(self._contenders, number):
                 self._requests(contender)
 
     def _bulk_rounds(self) -> None:
         for number in range(self._load.bulk_rounds):
             self._say(f"bulk, round {number + 1} of {self._load.bulk_rounds}")
             for size in SIZES:
-                for contender in turned(self._contenders, number):
+                for contender in in_turn(self._contenders, number):
                     self._bulk(contender, size)
 
     def _idle(self, contender: Contender) -> None:
@@ -280,10 +280,10 @@ class Run:
 def fail_over(
     measured: Figures, contenders: Sequence[Contender], setup: Setup, faults: Sequence[Fault], times: int, say: Say
 ) -> None:
-    """Every fault so many times on each cluster in its turn."""
+    """Each fault `times` times on each cluster in turn."""
     for number in range(times):
         for fault in faults:
-            for contender in turned(contenders, number):
+            for contender in in_turn(contenders, number):
                 topic = f"failover-{number}-{fault.name.lower()}"
                 found = failover.measure(contender.cluster, topic, fault, setup.producers, number)
                 seen = {**found.gaps_s, ELECTION: found.elected_s}
@@ -291,9 +291,3 @@ def fail_over(
                     measured.add(FAILOVER_ROWS[setup.name, fault, who], contender.name, seconds)
                 say(f"{setup.name}: {contender.name}, {fault.value}: "
                     + ", ".join(f"{who} {seconds:.2f} s" for who, seconds in seen.items()))  # fmt: skip
-
-
-def turned(contenders: Sequence[T], number: int) -> list[T]:
-    """The same, beginning with another one in each round."""
-    turn = number % len(contenders)
-    return [*contenders[turn:], *contenders[:turn]]

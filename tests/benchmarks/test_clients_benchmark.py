@@ -19,9 +19,9 @@ from benchmarks.clients.rounds import (
     new_topic,
     received_bytes,
     require_all_arrived,
-    turned,
 )
 from benchmarks.peers.servers import Server
+from benchmarks.results import in_turn
 
 from penstock import Admin, Producer
 from penstock.testing import Broker
@@ -151,7 +151,7 @@ def test_bytes_are_counted_of_every_connection_of_this_process() -> None:
 
 
 def test_every_round_begins_with_another_contender() -> None:
-    assert [turned(["a", "b", "c"], number)[0] for number in range(4)] == ["a", "b", "c", "a"]
+    assert [in_turn(["a", "b", "c"], number)[0] for number in range(4)] == ["a", "b", "c", "a"]
 
 
 def _outcomes(rates: Mapping[str, float]) -> Outcomes:

@@ -34,8 +34,8 @@ from benchmarks.replication.rounds import (
     TRIP_P50,
     Contender,
     fail_over,
-    turned,
 )
+from benchmarks.results import in_turn
 
 from benchmarks import results
 
@@ -243,7 +243,7 @@ def test_failovers_take_turns_and_every_figure_has_its_row(cluster: _Cluster, mo
 
 
 def test_a_round_begins_with_another_cluster_each_time() -> None:
-    assert [turned(["ours", "theirs"], number)[0] for number in range(3)] == ["ours", "theirs", "ours"]
+    assert [in_turn(["ours", "theirs"], number)[0] for number in range(3)] == ["ours", "theirs", "ours"]
 
 
 def test_loads_are_of_every_size_and_depth_and_setups_have_names_of_their_own() -> None:
