@@ -78,7 +78,7 @@ def test_a_commit_of_nothing_that_exists_needs_no_coordinator(client: WireClient
 
 
 @pytest.mark.parametrize("version", [1, 3, 4])
-def test_who_looks_for_a_transactions_coordinator_is_told_not_to_ask_again(client: WireClient, version: int) -> None:
+def test_finding_a_transaction_coordinator_fails_without_retries(client: WireClient, version: int) -> None:
     asked = FindCoordinatorRequest(key_type=1)
     if version < 4:
         asked.key = "payments"

@@ -80,7 +80,7 @@ def is_open(port: int) -> bool:
 # --- while the logs are opened
 
 
-def test_health_tells_how_far_a_start_is_and_clients_are_refused_until_it_is_done(folder: Path) -> None:
+def test_health_shows_the_progress_of_a_start_and_clients_are_rejected_until_its_end(folder: Path) -> None:
     async def live() -> None:
         files = SlowFiles({f"{TOPIC}-4"})
         broker = broker_in(folder, files=files, threads=1)
@@ -180,7 +180,7 @@ def create_request(name: str, partitions: int) -> CreateTopicsRequest:
     return CreateTopicsRequest(topics=[topic], timeout_ms=60_000)
 
 
-def test_a_produce_that_comes_after_a_large_new_topic_is_answered_before_it(tmp_path: Path) -> None:
+def test_a_produce_request_is_answered_before_a_large_topic_is_created(tmp_path: Path) -> None:
     with EmbeddedBroker(str(tmp_path)) as embedded:
         topic = make_topic(embedded.broker)
         with WireClient(embedded.port) as admin, WireClient(embedded.port) as producer:
@@ -197,7 +197,7 @@ def test_a_produce_that_comes_after_a_large_new_topic_is_answered_before_it(tmp_
                 assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE
 
 
-def test_a_topic_is_seen_by_nobody_before_its_partitions_can_be_used(tmp_path: Path) -> None:
+def test_a_topic_is_visible_only_when_its_partitions_can_be_used(tmp_path: Path) -> None:
     async def live() -> None:
         files = SlowFiles({f"{TOPIC}-4"})
         broker = broker_in(tmp_path, files=files)

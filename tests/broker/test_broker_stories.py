@@ -50,7 +50,7 @@ def with_faulty_disk(folder: Path, story: Story) -> None:
 # --- disks
 
 
-def test_a_full_disk_refuses_its_partitions_until_there_is_room_and_others_live_on(tmp_path: Path) -> None:
+def test_a_full_disk_rejects_its_partitions_until_there_is_room_and_others_are_served(tmp_path: Path) -> None:
     def story(broker: Broker, client: WireClient, files: FaultyFiles) -> None:
         full, other = make_topic(broker), make_topic(broker)
         assert client.produce(full, batch_of(b"before")).base_offset == 0
@@ -84,7 +84,7 @@ def test_a_sync_that_fails_takes_one_partition_offline_and_no_other(tmp_path: Pa
     with_faulty_disk(tmp_path, story)
 
 
-def test_groups_are_told_when_their_offsets_cannot_be_stored(tmp_path: Path) -> None:
+def test_commits_that_cannot_be_stored_fail(tmp_path: Path) -> None:
     def story(broker: Broker, client: WireClient, files: FaultyFiles) -> None:
         topic = make_topic(broker)
         find_coordinator(client, "group")
@@ -148,7 +148,7 @@ def test_a_deleted_topic_comes_back_empty_under_its_name(tmp_path: Path) -> None
         assert values_in(client.fetch(topic).records) == [b"new"]
 
 
-def test_groups_begin_anew_after_the_topic_of_their_offsets_was_deleted(tmp_path: Path) -> None:
+def test_groups_start_again_after_their_offsets_topic_was_deleted(tmp_path: Path) -> None:
     with EmbeddedBroker(str(tmp_path), settings=SETTINGS) as embedded, WireClient(embedded.port) as client:
         topic = make_topic(embedded.broker)
         find_coordinator(client, "group")
@@ -165,7 +165,7 @@ def test_groups_begin_anew_after_the_topic_of_their_offsets_was_deleted(tmp_path
 
 
 @pytest.mark.parametrize("version", [10, 11, 12])
-def test_a_topic_id_that_nobody_has_is_unknown(tmp_path: Path, version: int) -> None:
+def test_an_unused_topic_id_is_unknown(tmp_path: Path, version: int) -> None:
     with EmbeddedBroker(str(tmp_path), settings=SETTINGS) as embedded, WireClient(embedded.port) as client:
         topic = make_topic(embedded.broker)
         topic_id = call(embedded.broker, lambda: embedded.broker.cluster.image.topics[topic].topic_id)

@@ -57,7 +57,7 @@ def test_what_is_acknowledged_is_on_every_replica(cluster: BrokerCluster) -> Non
     assert sorted(_values(cluster, "views-0", 300)) == sorted(b"%d" % number for number in range(300))
 
 
-def test_a_topic_is_made_whoever_is_asked(cluster: BrokerCluster) -> None:
+def test_a_topic_is_created_through_any_broker(cluster: BrokerCluster) -> None:
     for number, broker in cluster.brokers.items():
         with Admin(broker.address) as admin:
             admin.create_topic(TopicSpec(f"topic-{number}", 2, replication_factor=3))
@@ -65,7 +65,7 @@ def test_a_topic_is_made_whoever_is_asked(cluster: BrokerCluster) -> None:
         cluster.until_known(number, {f"topic-{each}" for each in range(3)})
 
 
-def test_a_broker_that_stops_in_good_order_is_not_noticed_by_who_sends(cluster: BrokerCluster) -> None:
+def test_a_controlled_shutdown_does_not_disturb_producers(cluster: BrokerCluster) -> None:
     _make(cluster, "views-2", 4)
     stop = threading.Event()
     sent: list[bytes] = []
@@ -121,7 +121,7 @@ def test_the_coordinator_of_a_group_moves_with_its_partition(cluster: BrokerClus
         cluster.until_in_sync("__consumer_offsets")
 
 
-def test_a_number_that_is_taken_is_refused_with_who_has_it(cluster: BrokerCluster, tmp_path: Path) -> None:
+def test_a_broker_id_in_use_is_rejected_with_its_owner(cluster: BrokerCluster, tmp_path: Path) -> None:
     other = BrokerCluster(cluster.zookeeper, str(tmp_path / "other"))
     with pytest.raises(BrokerIdInUse, match=str(cluster.brokers[1].port)):
         other.start(1)
@@ -158,7 +158,7 @@ def test_a_session_that_ended_is_followed_by_another(cluster: BrokerCluster) -> 
     assert len(_values(cluster, "views-5", 2)) == 2
 
 
-def test_a_topic_that_was_deleted_while_a_broker_was_away_is_gone_from_it_too(cluster: BrokerCluster) -> None:
+def test_a_topic_that_was_deleted_while_a_broker_was_down_is_removed_from_it(cluster: BrokerCluster) -> None:
     _make(cluster, "views-6")
     cluster.stop(2)
     with Admin(cluster.bootstrap) as admin:

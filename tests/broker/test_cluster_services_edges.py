@@ -93,7 +93,7 @@ def http(cluster: BrokerCluster, number: int, path: str) -> str:
         return error.read().decode()
 
 
-def test_a_broker_whose_disk_fails_leaves_and_who_sends_goes_on(
+def test_a_broker_whose_disk_fails_leaves_and_producers_continue(
     cluster: BrokerCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     make(cluster, "disks", 3)
@@ -134,7 +134,7 @@ def test_a_broker_whose_disk_fails_leaves_and_who_sends_goes_on(
     assert sorted(read_all(cluster, "disks", len(sender.sent))) == sorted(sender.sent)
 
 
-def test_what_all_brokers_must_agree_on_is_set_for_all_and_refused_for_one(cluster: BrokerCluster) -> None:
+def test_cluster_wide_settings_are_set_for_all_brokers_and_rejected_for_one(cluster: BrokerCluster) -> None:
     make(cluster, "agreed")
     name = "min.insync.replicas"
     with Admin(cluster.bootstrap) as admin:
@@ -235,9 +235,7 @@ def polled(consumer: Consumer[bytes, bytes], count: int) -> list[bytes]:
 
 
 @pytest.mark.long
-def test_brokers_do_not_wait_for_a_tree_that_is_gone_when_they_stop(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_brokers_stop_without_waiting_for_an_unreachable_tree(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A handover may take longer than a test may last."""
     retries, backoff_ms = "100", str(NEVER_MS // 100)
     with (

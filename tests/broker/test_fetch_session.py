@@ -76,12 +76,12 @@ def test_a_full_fetch_ends_the_session_that_it_names(epoch: int) -> None:
     assert broker.sessions.count == broker.sessions.partitions_cached == (1 if epoch == 0 else 0)
 
 
-def test_a_full_fetch_may_name_a_session_that_is_gone() -> None:
+def test_a_full_fetch_may_name_a_session_that_no_longer_exists() -> None:
     assert Broker().open("a-0") > 0
     assert Broker().round(fetch("a-0", session=99)).session_id > 0
 
 
-def test_a_partition_asked_for_twice_is_read_once_as_asked_last() -> None:
+def test_a_partition_requested_twice_is_read_once_as_requested_last() -> None:
     request = fetch("a-0 b-0", epoch=-1, offset=1)
     request.topics += fetch("a-0", offset=2).topics
     context = Broker().begin(request)
@@ -121,7 +121,7 @@ def test_an_unknown_session_is_not_found() -> None:
 
 
 @pytest.mark.parametrize("epoch", [2, MAX_EPOCH, -2, -(2**31)])
-def test_a_wrong_epoch_is_refused_and_changes_nothing(epoch: int) -> None:
+def test_a_wrong_epoch_is_rejected_and_changes_nothing(epoch: int) -> None:
     broker = Broker()
     session = broker.open("a-0")
     response = broker.round(fetch("b-0", session=session, epoch=epoch, forget="a-0"))
@@ -172,7 +172,7 @@ def test_forgetting_everything_ends_the_session() -> None:
     assert not broker.lives(session, epoch=2)
 
 
-def test_a_forgotten_partition_that_comes_back_is_told_again() -> None:
+def test_a_forgotten_partition_that_is_added_again_is_reported_again() -> None:
     broker = Broker()
     session = broker.open("a-0 b-0")
     broker.round(fetch(session=session, epoch=1, forget="b-0"))
@@ -202,7 +202,7 @@ def test_what_a_client_attaches_to_a_request_is_not_kept() -> None:
 # What an incremental response leaves out.
 
 
-def test_without_news_the_response_is_empty_and_the_session_goes_on() -> None:
+def test_an_idle_fetch_is_answered_empty_and_keeps_the_session() -> None:
     broker = Broker()
     session = broker.open("a-0 a-1")
     response = broker.round(fetch(session=session, epoch=1))
@@ -210,14 +210,14 @@ def test_without_news_the_response_is_empty_and_the_session_goes_on() -> None:
 
 
 @pytest.mark.parametrize("news", [result("a-1", 11), result("a-1", 9), result("a-1", 10, start=3)])
-def test_a_watermark_or_log_start_that_moved_is_told_once(news: tuple[str, PartitionData]) -> None:
+def test_a_moved_watermark_or_log_start_is_reported_once(news: tuple[str, PartitionData]) -> None:
     broker = Broker()
     session = broker.open("a-0 a-1")
     assert told(broker.round(fetch(session=session, epoch=1), news)) == "a-1"
     assert told(broker.round(fetch(session=session, epoch=2), news)) == ""
 
 
-def test_a_follower_that_asks_anew_is_told_again_for_it_ignores_what_was_on_its_way() -> None:
+def test_a_follower_that_asks_again_gets_the_offsets_again() -> None:
     broker = Broker()
     session, consumer = broker.open("a-0 a-1", privileged=True), broker.open("a-0 a-1")
     news = result("a-1", 11)
@@ -228,7 +228,7 @@ def test_a_follower_that_asks_anew_is_told_again_for_it_ignores_what_was_on_its_
     assert told(broker.round(fetch("a-1", session=consumer, epoch=2, offset=11), news)) == ""
 
 
-def test_a_last_stable_offset_that_moved_alone_is_not_told() -> None:
+def test_a_last_stable_offset_that_moved_alone_is_not_reported() -> None:
     broker = Broker()
     session = broker.open("a-0")
     topic, data = result("a-0")
@@ -280,7 +280,7 @@ def test_a_better_replica_to_read_from_and_a_diverging_log_are_always_sent() -> 
         assert told(broker.round(fetch(session=session, epoch=epoch), elsewhere, diverging)) == "a-0 a-2"
 
 
-def test_an_added_partition_is_told_even_if_it_has_nothing() -> None:
+def test_an_added_partition_is_reported_even_if_empty() -> None:
     broker = Broker()
     session = broker.open("a-0")
     empty = result("b-0", -1, start=-1)
@@ -288,7 +288,7 @@ def test_an_added_partition_is_told_even_if_it_has_nothing() -> None:
     assert told(broker.round(fetch(session=session, epoch=2), empty)) == ""
 
 
-def test_a_changed_position_alone_is_no_news() -> None:
+def test_a_changed_position_alone_is_not_reported() -> None:
     broker = Broker()
     session = broker.open("a-0")
     assert told(broker.round(fetch("a-0", session=session, epoch=1, offset=5))) == ""
@@ -326,7 +326,7 @@ def test_partitions_that_gave_records_are_read_last() -> None:
     assert asked(broker.begin(fetch("a-1", session=session, epoch=3, offset=4))) == "a-1 a-0 a-2 a-3"
 
 
-def test_those_that_gave_records_to_the_full_fetch_already_come_last() -> None:
+def test_partitions_with_records_in_the_full_fetch_come_last() -> None:
     broker = Broker()
     session = broker.round(fetch("a-0 a-1 a-2"), result("a-0", records=b"x")).session_id
     assert asked(broker.begin(fetch(session=session, epoch=1))) == "a-1 a-2 a-0"
@@ -344,7 +344,7 @@ def test_an_idle_poll_does_not_put_the_partitions_together_again() -> None:
 # A fetch that waits.
 
 
-def test_a_fetch_that_was_overtaken_while_it_waited_tells_nothing() -> None:
+def test_a_superseded_fetch_is_answered_empty() -> None:
     broker = Broker()
     session = broker.open("a-0 a-1")
     waiting = broker.begin(fetch(session=session, epoch=1))
@@ -366,7 +366,7 @@ def test_a_fetch_whose_session_ended_while_it_waited_is_answered() -> None:
     assert not broker.lives(session, epoch=2)
 
 
-def test_a_throttled_fetch_leaves_what_the_client_was_told() -> None:
+def test_a_throttled_fetch_does_not_change_the_session() -> None:
     broker = Broker()
     session = broker.open("a-0")
     response = broker.begin(fetch(session=session, epoch=1)).throttled(250)
@@ -392,7 +392,7 @@ def test_a_throttled_full_fetch_opens_no_session() -> None:
 
 @pytest.mark.parametrize("names", ["a-0", "a-0 a-1 a-2", "a-0 a-0", "a-0 a-1 a-1", "a-0 b-1", ""])
 @pytest.mark.parametrize("epoch", [-1, 0])
-def test_a_full_fetch_wants_each_partition_answered_once(names: str, epoch: int) -> None:
+def test_a_full_fetch_needs_one_result_per_partition(names: str, epoch: int) -> None:
     broker = Broker()
     context = broker.begin(fetch("a-0 a-1", epoch=epoch))
     with pytest.raises(ResponseMismatch):
@@ -400,13 +400,13 @@ def test_a_full_fetch_wants_each_partition_answered_once(names: str, epoch: int)
     assert broker.sessions.count == 0
 
 
-def test_an_incremental_fetch_wants_no_answer_for_others_partitions() -> None:
+def test_an_incremental_fetch_rejects_results_for_other_partitions() -> None:
     broker = Broker()
     session = broker.open("a-0")
     with pytest.raises(ResponseMismatch, match="b"):
         broker.begin(fetch(session=session, epoch=1)).answer([result("b-0")])
 
 
-def test_a_refused_fetch_wants_no_answer() -> None:
+def test_a_rejected_fetch_takes_no_results() -> None:
     with pytest.raises(ResponseMismatch, match="FETCH_SESSION_ID_NOT_FOUND"):
         Broker().begin(fetch(session=1, epoch=1)).answer([result("a-0")])

@@ -28,7 +28,7 @@ def test_ids_are_positive_fit_the_wire_and_are_not_given_twice() -> None:
     assert (first, second) == (1, 2**31 - 1)
 
 
-def test_when_all_slots_are_taken_a_newcomer_is_served_without_a_session() -> None:
+def test_without_a_free_slot_a_client_is_served_without_a_session() -> None:
     broker = Broker(slots=2)
     sessions = [broker.open("a-0"), broker.open("a-0")]
     response = broker.round(fetch("a-0 a-1"))
@@ -193,7 +193,7 @@ def test_what_counts_is_the_size_that_a_session_has_grown_or_shrunk_to() -> None
     assert broker.lives(grown, epoch=5)
 
 
-def test_the_figures_follow_what_is_kept() -> None:
+def test_the_counts_follow_the_sessions() -> None:
     broker = Broker(slots=2)
     session = broker.open("a-0 a-1")
     broker.open("a-0", privileged=True)
@@ -238,7 +238,7 @@ def test_a_session_is_not_wider_than_a_request_may_be(monkeypatch: pytest.Monkey
     assert broker.sessions.count == 0
 
 
-def test_who_adds_very_much_to_a_session_has_to_say_all_of_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_adds_too_much_has_to_start_a_new_session(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_session, "MAX_CHANGE", 2)
     broker = Broker()
     session = broker.open("a-0")
@@ -256,7 +256,7 @@ def test_unused_sessions_make_room_for_as_many_partitions_as_are_needed() -> Non
     assert [broker.lives(session) for session in sessions] == [False, False, True, True]
 
 
-def test_a_request_that_could_never_be_kept_drives_nobody_out() -> None:
+def test_a_session_that_is_too_large_evicts_no_other() -> None:
     broker = Broker(max_partitions=2)
     session = broker.open("a-0")
     broker.now_ms += EVICTION_MS + 1
@@ -283,6 +283,6 @@ def test_a_consumer_that_is_over_the_limit_because_of_others_may_still_change_wh
 
 
 @pytest.mark.parametrize(("slots", "eviction_ms", "max_partitions"), [(-1, 0, 0), (0, -1, 0), (0, 0, -1)])
-def test_negative_limits_are_refused(slots: int, eviction_ms: int, max_partitions: int) -> None:
+def test_negative_limits_are_rejected(slots: int, eviction_ms: int, max_partitions: int) -> None:
     with pytest.raises(ValueError, match="negative limit"):
         FetchSessions(slots, eviction_ms, SeededRandom(0), max_partitions=max_partitions)

@@ -177,7 +177,7 @@ def test_a_waiting_fetch_is_woken_by_what_is_at_rest_and_looks_at_nothing_else(
     assert set(looks) == {(topic, 3)}
 
 
-def test_a_waiting_fetch_adds_up_what_comes_to_a_partition_that_was_at_rest(
+def test_a_waiting_fetch_counts_bytes_of_a_partition_that_was_idle(
     broker: Broker, client: WireClient, other: WireClient
 ) -> None:
     topic, reader = wide(broker, client)
@@ -218,9 +218,7 @@ def test_a_client_that_does_not_move_on_gets_the_same_records_again(
         assert reader.fetch() == [(topic, 5)]
 
 
-def test_a_log_that_begins_later_is_told_at_the_next_fetch(
-    broker: Broker, client: WireClient, other: WireClient
-) -> None:
+def test_a_moved_log_start_is_reported_at_the_next_fetch(broker: Broker, client: WireClient, other: WireClient) -> None:
     topic, reader = wide(broker, client)
     other.produce(topic, batch_of(b"a", b"b"), partition=5)
     reader.settle()
@@ -229,7 +227,9 @@ def test_a_log_that_begins_later_is_told_at_the_next_fetch(
     assert reader.view[topic, 5] == (ErrorCode.NONE, 2, 1)
 
 
-def test_what_retention_took_is_told_at_the_next_fetch(broker: Broker, client: WireClient, other: WireClient) -> None:
+def test_a_log_start_moved_by_retention_is_reported_at_the_next_fetch(
+    broker: Broker, client: WireClient, other: WireClient
+) -> None:
     topic, reader = wide(broker, client)
     other.produce(topic, batch_of(b"a", b"b"), partition=5)
     reader.settle()
@@ -265,7 +265,7 @@ def let_time_pass(broker: Broker, reader: Reader) -> None:
     call(broker, lambda: setattr(session_of(broker, reader), "checked_ms", broker.services.clock.now_ms() - RECHECK_MS))
 
 
-def test_a_disk_that_failed_is_told_of_before_long() -> None:
+def test_a_failed_disk_is_reported_soon() -> None:
     with EmbeddedBroker() as own, WireClient(own.port) as client:
         topic, reader = wide(own.broker, client)
         log = partition_of(own.broker, topic, 5).log
@@ -275,7 +275,7 @@ def test_a_disk_that_failed_is_told_of_before_long() -> None:
         assert reader.view[topic, 5][0] == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_another_leader_epoch_is_told_of_before_long(broker: Broker, client: WireClient) -> None:
+def test_another_leader_epoch_is_reported_soon(broker: Broker, client: WireClient) -> None:
     topic, reader = wide(broker, client)
     partition = partition_of(broker, topic, 5)
     for key in reader.offsets:
@@ -348,7 +348,7 @@ def test_a_client_that_leaves_in_the_middle_of_a_wait_leaves_only_its_session(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_whatever_happens_a_session_knows_what_a_full_fetch_tells(
+def test_a_session_always_knows_what_a_full_fetch_returns(
     broker: Broker, client: WireClient, other: WireClient, seed: int
 ) -> None:
     lots = random.Random(seed)

@@ -70,7 +70,7 @@ HELLO = {"/hello": says(b"hello")}
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
     ],
 )
-def test_a_malformed_head_is_refused(head: bytes, status: int) -> None:
+def test_a_malformed_head_is_rejected(head: bytes, status: int) -> None:
     with pytest.raises(RejectedRequest) as refused:
         parse_request(head)
     assert refused.value.status == status
@@ -78,7 +78,7 @@ def test_a_malformed_head_is_refused(head: bytes, status: int) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from([b"GET", b" ", b"/a", b"HTTP/1.1", b"\r\n", b"Host", b":", b"\n", b"\xff", b"?"])))
-def test_any_bytes_are_a_request_or_refused(parts: list[bytes]) -> None:
+def test_any_bytes_are_a_request_or_rejected(parts: list[bytes]) -> None:
     try:
         request = parse_request(b"".join(parts) + b"\r\n\r\n")
     except RejectedRequest:
@@ -116,12 +116,12 @@ def test_a_target_is_a_path_and_a_query(target: str, path: str, query: str) -> N
         ("", False),
     ],
 )
-def test_gzip_is_used_for_who_asks_for_it(header: str, accepted: bool) -> None:
+def test_gzip_is_used_for_clients_that_accept_it(header: str, accepted: bool) -> None:
     request = parse_request(f"GET / HTTP/1.1\r\nHost: a\r\nAccept-Encoding: {header}\r\n\r\n".encode())
     assert request.accepts_gzip is accepted
 
 
-def test_a_request_is_answered_and_the_connection_goes_on() -> None:
+def test_a_request_is_answered_and_the_connection_stays_open() -> None:
     async def story() -> None:
         async with site(HELLO) as here:
             peer = await here.peer()
@@ -190,7 +190,7 @@ def test_a_head_that_trickles_gets_408() -> None:
     run(story)
 
 
-def test_a_connection_that_stays_idle_is_ended_without_a_word() -> None:
+def test_an_idle_connection_is_closed_without_a_response() -> None:
     async def story() -> None:
         async with site(HELLO, HttpLimits(idle_s=0.3)) as here:
             fresh, used = await here.peer(), await here.peer()
@@ -229,7 +229,7 @@ def test_other_methods_get_405_and_a_body_ends_the_connection() -> None:
     run(story)
 
 
-def test_a_body_that_nobody_wants_can_be_sent_to_its_end_without_a_reset() -> None:
+def test_a_body_that_is_not_read_can_be_sent_to_its_end_without_a_reset() -> None:
     async def story() -> None:
         async with site(HELLO) as here:
             peer = await here.peer()
@@ -355,7 +355,7 @@ def test_short_answers_are_not_worth_gzip_longer_ones_are() -> None:
     run(story)
 
 
-def test_a_handler_that_fails_gets_500_and_the_connection_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_handler_returns_500_and_keeps_the_connection(caplog: pytest.LogCaptureFixture) -> None:
     async def broken(_: HttpRequest) -> Reply:
         raise RuntimeError("secret")
 
@@ -461,7 +461,7 @@ def test_when_all_connections_are_busy_another_gets_503() -> None:
     run(story)
 
 
-def test_who_has_kept_the_server_waiting_longest_makes_room() -> None:
+def test_the_longest_idle_connection_makes_room() -> None:
     async def story() -> None:
         async with site(HELLO, HttpLimits(connections=4)) as here:
             slow = [await here.peer() for _ in range(4)]
@@ -574,7 +574,7 @@ def test_a_port_in_use_is_named_with_what_to_do() -> None:
     ("host", "port"),
     [("192.0.2.1", 0), ("fe80::1%nowhere", 0), ("x" * 300, 0), ("127.0.0.1", 70_000), ("127.0.0.1", -1)],
 )
-def test_an_address_that_is_not_to_be_had_is_a_typed_error(host: str, port: int) -> None:
+def test_an_unavailable_address_is_a_typed_error(host: str, port: int) -> None:
     async def story() -> None:
         with pytest.raises(CannotListen, match="--http-port") as failure:
             await HttpServer(HELLO).listen(host, port)

@@ -54,12 +54,12 @@ def settle(manager: LogManager, **partitions: PartitionImage) -> bool:
     return LogLoader(manager, SystemClock()).settle_damage(image_of(partitions), ME)
 
 
-def test_a_broker_whose_logs_are_sound_stays_who_it_is() -> None:
+def test_a_broker_with_sound_logs_keeps_its_epoch() -> None:
     _, manager = started(flip=False)
     assert not settle(manager, damaged=SHARED, sound=SHARED)
 
 
-def test_damage_to_what_others_have_is_told_and_may_be_repaired(caplog: pytest.LogCaptureFixture) -> None:
+def test_damage_of_a_replicated_log_is_reported_and_may_be_repaired(caplog: pytest.LogCaptureFixture) -> None:
     _, manager = started()
     with caplog.at_level(logging.ERROR):
         assert settle(manager, damaged=SHARED, sound=SHARED)
@@ -70,7 +70,7 @@ def test_damage_to_what_others_have_is_told_and_may_be_repaired(caplog: pytest.L
     assert log.damage.is_reported
 
 
-def test_what_nobody_else_has_is_led_on_up_to_the_damage() -> None:
+def test_a_log_without_other_replicas_is_led_up_to_the_damage() -> None:
     _, manager = started()
     assert not settle(manager, damaged=ALONE, sound=SHARED)
     log = manager.get("damaged", 0)
@@ -95,12 +95,12 @@ def test_where_others_depend_on_this_broker_alone_only_the_damaged_log_is_offlin
         assert not manager.close(), "the next start must look again"
 
 
-def test_who_may_lead_by_being_eligible_is_somebody_else() -> None:
+def test_eligible_leader_replicas_are_described() -> None:
     _, manager = started()
     assert settle(manager, damaged=PartitionImage((1, 2), leader=1, isr=(1,), elr=(2,), state_version=4), sound=SHARED)
 
 
-def test_a_lone_log_that_lost_its_end_goes_on_and_one_that_others_have_is_told() -> None:
+def test_a_log_without_replicas_that_lost_its_end_continues_and_one_with_replicas_is_reported() -> None:
     _, manager = started(cut_off=True)
     assert not settle(manager, damaged=ALONE, sound=ALONE)
     log = manager.get("damaged", 0)

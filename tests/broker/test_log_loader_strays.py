@@ -131,7 +131,7 @@ def test_partitions_that_the_cluster_knows_are_not_warned_of(tmp_path: Path, cap
     assert strays_in(tmp_path) == {}
 
 
-def test_lost_metadata_refuses_the_start_and_leaves_everything_as_it_was(tmp_path: Path) -> None:
+def test_lost_metadata_fails_the_start_and_changes_nothing(tmp_path: Path) -> None:
     topic = filled(tmp_path)
     saved = tmp_path.parent / f"{tmp_path.name}-saved"
     shutil.move(tmp_path / ".metadata", saved)

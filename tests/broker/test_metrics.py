@@ -74,19 +74,19 @@ def _shown(registry: Registry) -> dict[str, ParsedFamily]:
         '# HELP a b\n# TYPE a histogram\na_bucket{le="1"} 1\na_sum 1\na_count 1\n',
     ],
 )
-def test_the_oracle_refuses_what_is_not_the_format(text: str) -> None:
+def test_the_parser_rejects_other_formats(text: str) -> None:
     with pytest.raises(NotExposition):
         parse(text)
 
 
 @pytest.mark.parametrize("name", ["", "1a", "a-b", "a b", "a\n", "ä"])
-def test_a_name_that_prometheus_would_refuse_is_refused_when_declared(name: str) -> None:
+def test_an_invalid_metric_name_is_rejected_when_declared(name: str) -> None:
     with pytest.raises(MetricError):
         Registry().counter(name, "x")
 
 
 @pytest.mark.parametrize("labels", [("",), ("__a",), ("a:b",), ("le",), ("a", "a"), ("a\n",)])
-def test_a_label_that_prometheus_would_refuse_is_refused_when_declared(labels: tuple[str, ...]) -> None:
+def test_an_invalid_label_name_is_rejected_when_declared(labels: tuple[str, ...]) -> None:
     with pytest.raises(MetricError):
         Registry().counters("a", "x", *labels)
 
@@ -103,13 +103,13 @@ def test_a_name_is_declared_once_be_it_as_part_of_a_histogram() -> None:
 
 
 @pytest.mark.parametrize("labels", [{}, {"api": "a"}, {"api": "a", "error": "b", "more": "c"}, {"api": "a", "x": "b"}])
-def test_labels_other_than_the_declared_ones_are_refused(labels: dict[str, str | int]) -> None:
+def test_labels_other_than_the_declared_ones_are_rejected(labels: dict[str, str | int]) -> None:
     with pytest.raises(MetricError):
         Registry().counters("a", "x", "api", "error").labelled(**labels)
 
 
 @pytest.mark.parametrize("bounds", [(), (2.0, 1.0), (1.0, 1.0), (1.0, math.inf), (math.nan,)])
-def test_bounds_that_do_not_rise_are_refused(bounds: tuple[float, ...]) -> None:
+def test_bounds_that_do_not_rise_are_rejected(bounds: tuple[float, ...]) -> None:
     with pytest.raises(MetricError):
         Histogram(bounds)
 
@@ -144,7 +144,7 @@ def test_numbers_are_spelt_as_prometheus_spells_them(value: float, shown: str) -
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.text(), min_size=2, max_size=2), st.text())
-def test_any_text_comes_back_from_help_and_labels(values: list[str], help_text: str) -> None:
+def test_any_text_survives_help_and_labels(values: list[str], help_text: str) -> None:
     registry = Registry()
     registry.gauges("a", help_text, "x", "y").labelled(x=values[0], y=values[1]).set(1)
     registry.histograms("h", help_text, "x", "y").labelled(x=values[0], y=values[1]).observe(1)
@@ -161,7 +161,7 @@ def test_half_a_character_in_a_label_does_not_spoil_the_rest() -> None:
     assert _shown(registry)["b"].value() == 2
 
 
-def test_a_gauge_that_nobody_set_is_absent() -> None:
+def test_a_gauge_without_a_value_is_absent() -> None:
     registry = Registry()
     gauge = registry.gauge("a", "x")
     assert _shown(registry) == {}
@@ -211,7 +211,7 @@ def test_rows_of_the_wrong_shape_are_left_out(row: Row) -> None:
     assert _shown(registry) == {}
 
 
-def test_a_row_that_comes_twice_is_shown_once() -> None:
+def test_a_duplicate_row_is_shown_once() -> None:
     registry = Registry()
     registry.readings([Description("gauge", "a", "x", ("topic",))], lambda: [(("t",), (1,)), (("t",), (2,))])
     assert _shown(registry)["a"].samples == {("a", (("topic", "t"),)): 2.0}
@@ -240,7 +240,7 @@ def test_a_histogram_shows_what_counting_one_by_one_gives(values: list[float]) -
     assert shown.value("h_count") == len(values)
 
 
-def test_durations_are_told_apart_from_ten_microseconds_to_fifty_seconds() -> None:
+def test_durations_from_ten_microseconds_to_fifty_seconds_are_distinguished() -> None:
     assert DURATION_BOUNDS_S[:4] == (0.00001, 0.00002, 0.00005, 0.0001)
     assert DURATION_BOUNDS_S[-1] == 50.0
     assert len(DURATION_BOUNDS_S) == 21
@@ -289,7 +289,7 @@ def test_series_beyond_the_limit_are_folded_into_one() -> None:
     assert (shown.value(topic="t3"), shown.value(topic=OTHERS)) == (5, 998)
 
 
-def test_a_dropped_series_is_gone_and_a_new_one_starts_from_nothing() -> None:
+def test_a_dropped_series_disappears_and_a_new_one_starts_from_zero() -> None:
     registry = Registry()
     family = registry.counters("a_total", "x", "topic")
     kept = family.labelled(topic="t")
@@ -303,7 +303,7 @@ def test_a_dropped_series_is_gone_and_a_new_one_starts_from_nothing() -> None:
     assert _shown(registry)["a_total"].value(topic="t") == 1
 
 
-def test_the_text_comes_in_pieces_between_which_topics_may_come_and_go() -> None:
+def test_topics_may_be_created_and_deleted_between_pieces_of_the_text() -> None:
     registry = Registry()
     family = registry.counters("a_total", "x", "topic", series_max=10_000)
     for number in range(3000):
@@ -363,7 +363,7 @@ def test_requests_are_counted_under_kafkas_names_for_apis_and_errors() -> None:
     assert len(errors.samples) == 2
 
 
-def test_a_topic_has_its_figures_until_it_is_deleted() -> None:
+def test_a_topic_has_its_metrics_until_it_is_deleted() -> None:
     metrics = BrokerMetrics(_Process())
     clicks = metrics.topic("clicks")
     assert metrics.topic("clicks") is clicks
@@ -382,7 +382,7 @@ def test_a_topic_has_its_figures_until_it_is_deleted() -> None:
     assert metrics.topic("clicks").bytes_in.value == 0
 
 
-def test_topics_beyond_the_limit_share_their_figures() -> None:
+def test_topics_beyond_the_limit_share_their_metrics() -> None:
     metrics = BrokerMetrics(_Process(), topics_max=2)
     for number in range(100):
         metrics.topic(f"t{number}").bytes_in.add()
@@ -494,7 +494,7 @@ def test_the_real_process_started_after_its_machine_and_before_this_test(tmp_pat
     assert (process.open_files_max() or 0) > 3
 
 
-def test_where_the_system_tells_nothing_the_figures_are_absent(tmp_path: Path) -> None:
+def test_metrics_that_the_system_does_not_provide_are_absent(tmp_path: Path) -> None:
     (tmp_path / "self").mkdir()
     (tmp_path / "self" / "statm").write_bytes(b"nonsense")
     (tmp_path / "self" / "stat").write_bytes(b"1 (a b) c) S 0")

@@ -77,11 +77,11 @@ def test_parts_hold_what_the_request_holds_and_their_answers_make_its_answer(wid
         (ApiKey.API_VERSIONS, 3, metadata.MetadataRequest(topics=None)),
     ],
 )
-def test_what_is_short_stays_whole(api: ApiKey, version: int, message: Message) -> None:
+def test_short_requests_stay_whole(api: ApiKey, version: int, message: Message) -> None:
     assert split(api, version, message, LONG) is None
 
 
-def test_a_request_of_few_bytes_is_not_looked_into() -> None:
+def test_a_small_request_is_not_split() -> None:
     assert split(ApiKey.OFFSET_COMMIT, 8, commit_of([501]), 100) is None
 
 
@@ -133,7 +133,7 @@ def test_offsets_of_many_groups_are_split_at_three_levels() -> None:
     assert found == [(f"g{number}", name, list(range(350))) for number in range(3) for name in "ab"]
 
 
-def test_an_error_of_any_part_is_one_of_the_whole() -> None:
+def test_an_error_of_a_part_becomes_the_error_of_the_response() -> None:
     fine, bad = offset_fetch.OffsetFetchResponse(), offset_fetch.OffsetFetchResponse(error_code=16)
     assert merge([fine, bad, fine], ("topics", "partitions")).error_code == 16  # type: ignore[attr-defined]
 

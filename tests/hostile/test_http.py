@@ -98,7 +98,7 @@ def test_an_answer_that_takes_too_long_gives_way_to_the_next() -> None:
         ("", False),
     ],
 )
-def test_who_is_called_by_a_host_header(header: str | None, is_ours: bool) -> None:
+def test_host_headers_that_name_this_machine(header: str | None, is_ours: bool) -> None:
     assert is_host_of(header, {"broker-1.example"}) == is_ours
 
 

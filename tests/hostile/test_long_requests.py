@@ -135,7 +135,7 @@ def test_a_fetch_of_very_many_partitions_is_read_in_slices_and_becomes_a_session
 
 
 @pytest.mark.parametrize(("version", "partition"), [(6, 0), (12, 1)])
-def test_records_that_come_while_very_many_partitions_are_read_are_not_missed(
+def test_records_that_arrive_during_a_wide_read_are_not_missed(
     embedded: EmbeddedBroker, broker: Broker, client: WireClient, wide_topic: str, version: int, partition: int
 ) -> None:
     request = wide_fetch(wide_topic, WIDE)
@@ -350,7 +350,7 @@ def test_a_long_request_that_fails_ends_its_connection_and_lets_others_go_on(
     is_answered(embedded)
 
 
-def test_nothing_is_kept_of_a_connection_that_is_gone(embedded: EmbeddedBroker, broker: Broker) -> None:
+def test_nothing_is_kept_of_a_closed_connection(embedded: EmbeddedBroker, broker: Broker) -> None:
     server: Any = broker.services.server
 
     def newest() -> Any:

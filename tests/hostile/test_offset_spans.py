@@ -28,7 +28,7 @@ def claiming(count: int, codec: Codec) -> bytearray:
     return batch
 
 
-def test_claims_of_offsets_are_rejected_and_the_log_goes_on(tmp_path: Path) -> None:
+def test_false_offset_spans_are_rejected_and_the_log_stays_usable(tmp_path: Path) -> None:
     settings = {"log.dirs": str(tmp_path), "log.index.interval.bytes": "0"}
     with EmbeddedBroker(settings=settings) as embedded, WireClient(embedded.port) as client:
         topic = make_topic(embedded.broker)

@@ -138,7 +138,7 @@ def test_a_time_that_only_the_header_claims_does_not_count(broker: Broker, clien
     assert log_of(broker, topic).active.max_timestamp == BEGIN_MS, "by which retention goes"
 
 
-def test_no_transaction_is_opened_that_nobody_could_end(broker: Broker, client: WireClient) -> None:
+def test_transactional_batches_are_rejected(broker: Broker, client: WireClient) -> None:
     topic = make_topic(broker)
     pinned = batch_of(b"v", producer_id=77, producer_epoch=0, base_sequence=0, transactional=True)
     assert client.produce(topic, pinned).error_code == ErrorCode.INVALID_TXN_STATE
@@ -247,7 +247,7 @@ def test_a_connections_batches_are_appended_in_the_order_of_sending(
     assert [(outcome.error_code, outcome.base_offset) for outcome in outcomes] == [(0, 0), (0, 1), (0, 2), (0, 3)]
 
 
-def test_partitions_of_one_request_are_answered_together_whoever_took_long(
+def test_partitions_of_one_request_are_answered_together_after_the_slowest(
     broker: Broker, client: WireClient, gate: Gate
 ) -> None:
     topic = make_topic(broker, partitions=4)
@@ -271,7 +271,7 @@ def test_what_a_request_may_decompress_to_is_bounded_in_all(
     assert codes == [ErrorCode.NONE] * 3 + [ErrorCode.MESSAGE_TOO_LARGE] * 97
 
 
-def test_what_was_decompressed_in_vain_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_decompression_counts_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a request of batches that are each a little too large would cost as much as it has batches."""
     taken: list[int] = []
 
@@ -304,9 +304,7 @@ def test_many_small_batches_of_a_request_do_not_add_up_on_the_loop(
     assert {part.error_code for each in answer.responses for part in each.partition_responses} == {ErrorCode.NONE}
 
 
-def test_who_wants_no_answer_is_disconnected_also_if_the_rejection_took_long(
-    broker: Broker, client: WireClient, gate: Gate
-) -> None:
+def test_a_late_rejection_with_acks_0_closes_the_connection(broker: Broker, client: WireClient, gate: Gate) -> None:
     topic = make_topic(broker)
     bad = sealed(payload_of([(BEGIN_MS, b"k", bytes(LARGE), ())] * 2, [0, 5]), 2, codec=Codec.GZIP)
     send_and_be_heard(broker, client, ApiKey.PRODUCE, produce_request({(topic, 0): bad}, acks=0), 9)

@@ -49,7 +49,7 @@ def test_a_broker_runs_in_such_a_folder(folder: Path, monkeypatch: pytest.Monkey
         assert up.stop() == 0
 
 
-def test_what_commands_start_is_told_to_leave_the_working_directory_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_started_processes_ignore_the_working_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark starts its Python workers by itself; they have it from the environment."""
     monkeypatch.setenv("PYTHONSAFEPATH", "")  # so that it is put back
     monkeypatch.delenv("PYTHONSAFEPATH")

@@ -203,7 +203,7 @@ def test_a_count_of_elements_that_cannot_be_there_ends_the_connection(embedded: 
 
 
 @pytest.mark.parametrize("api", [-1, 4, 999, 32767])
-def test_an_api_that_nobody_serves_ends_the_connection(embedded: EmbeddedBroker, broker: Broker, api: int) -> None:
+def test_an_unknown_api_closes_the_connection(embedded: EmbeddedBroker, broker: Broker, api: int) -> None:
     with WireClient(embedded.port) as client:
         client.send_bytes(framed(header(api, 0) + bytes(20)))
         assert client.is_ended()
@@ -246,7 +246,7 @@ def test_every_advertised_version_is_served(embedded: EmbeddedBroker, broker: Br
 # --- slow, silent and many
 
 
-def test_a_client_that_sends_byte_by_byte_is_served_and_holds_nobody_up(
+def test_a_client_that_sends_byte_by_byte_is_served_and_does_not_delay_others(
     embedded: EmbeddedBroker, broker: Broker
 ) -> None:
     data = request_bytes(ApiKey.METADATA, 9, 5, MetadataRequest(topics=[]))
@@ -266,7 +266,7 @@ def test_a_client_that_stops_in_the_middle_of_a_request_is_let_go(embedded: Embe
         assert client.is_ended()
 
 
-def test_a_client_that_never_reads_holds_nobody_up(embedded: EmbeddedBroker, broker: Broker) -> None:
+def test_a_client_that_never_reads_does_not_delay_others(embedded: EmbeddedBroker, broker: Broker) -> None:
     topic = make_topic(broker)
     with WireClient(embedded.port) as deaf, WireClient(embedded.port) as other:
         for _ in range(4):

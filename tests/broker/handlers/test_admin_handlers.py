@@ -34,7 +34,7 @@ ME = str(NODE_ID)
 
 
 @pytest.mark.parametrize("version", range(8))
-def test_a_topic_is_created_in_every_version_and_told_of_as_far_as_the_version_can(version: int) -> None:
+def test_a_topic_is_created_and_described_in_every_version(version: int) -> None:
     async def story(stage: Stage) -> None:
         (result,) = await stage.create(topic("news", 3, retention_ms="5000"), version=version)
         image = stage.cluster.image
@@ -152,7 +152,7 @@ def test_replicas_may_be_given_by_partition() -> None:
         ),
     ],
 )
-def test_a_topic_that_cannot_be_is_refused_with_the_reason_and_the_others_are_made(
+def test_an_invalid_topic_is_rejected_with_the_reason_and_the_others_are_created(
     wanted: CreatableTopic, code: ErrorCode, said: str
 ) -> None:
     async def story(stage: Stage) -> None:
@@ -167,7 +167,7 @@ def test_a_topic_that_cannot_be_is_refused_with_the_reason_and_the_others_are_ma
     on_stage(story)
 
 
-def test_a_topic_that_is_wanted_twice_is_refused_and_answered_once() -> None:
+def test_a_topic_that_is_named_twice_is_rejected_and_answered_once() -> None:
     async def story(stage: Stage) -> None:
         results = await stage.create(topic("news", 1), topic("other"), topic("news", 2, retention_ms="no"))
         assert [(each.name, each.error_code) for each in results] == [
@@ -213,7 +213,7 @@ def test_a_broker_that_is_stopping_sends_clients_to_look_for_the_controller() ->
     on_stage(story)
 
 
-def test_a_full_disk_refuses_and_says_so() -> None:
+def test_a_full_disk_rejects_writes_and_is_reported() -> None:
     async def story(stage: Stage) -> None:
         stage.files.capacity_bytes = 0
         (result,) = await stage.create(topic("news", 1000))
@@ -299,7 +299,7 @@ def test_a_topic_grows(version: int) -> None:
     on_stage(story)
 
 
-def test_what_cannot_grow_is_told_so() -> None:
+def test_partition_counts_that_cannot_grow_are_rejected() -> None:
     async def story(stage: Stage) -> None:
         await stage.create(topic("a", 2), topic("b"), topic("c"))
         nowhere = [CreatePartitionsAssignment(broker_ids=[99])]
@@ -336,7 +336,7 @@ def test_growing_can_be_tried_out() -> None:
 
 
 @pytest.mark.parametrize("version", range(1, 5))
-def test_a_topics_settings_are_told_with_where_they_come_from(version: int) -> None:
+def test_topic_settings_are_described_with_their_source(version: int) -> None:
     async def story(stage: Stage) -> None:
         await stage.create(topic("news", retention_ms="5000"))
         keys = ["retention.ms", "segment.bytes", "flush.messages", "no.such"]
@@ -362,7 +362,7 @@ def test_a_topics_settings_are_told_with_where_they_come_from(version: int) -> N
 
 
 @pytest.mark.parametrize("keys", [None, []])
-def test_whoever_names_no_settings_gets_all_and_nothing_that_was_not_asked_for(keys: list[str] | None) -> None:
+def test_without_names_all_settings_are_described_and_no_extras(keys: list[str] | None) -> None:
     async def story(stage: Stage) -> None:
         await stage.create(topic("news"))
         (result,) = await stage.describe((TOPIC, "news", keys))
@@ -383,7 +383,7 @@ def test_a_broker_shows_its_own_settings_and_which_cannot_be_changed() -> None:
     on_stage(story)
 
 
-def test_nobody_is_shown_what_is_not_there_or_not_here() -> None:
+def test_unknown_and_foreign_resources_are_not_described() -> None:
     async def story(stage: Stage) -> None:
         asked = [(TOPIC, "none"), (TOPIC, "a/b"), (BROKER, "99"), (BROKER, "one"), (8, ME), (0, ""), (127, "x")]
         results = await stage.describe(*((kind, name, None) for kind, name in asked))
@@ -425,7 +425,7 @@ def test_all_settings_of_a_topic_are_replaced(version: int) -> None:
     on_stage(story)
 
 
-def test_resources_are_changed_one_by_one_and_one_that_comes_twice_not_at_all() -> None:
+def test_resources_are_changed_independently_and_duplicates_are_rejected() -> None:
     async def story(stage: Stage) -> None:
         await stage.create(topic("a"), topic("b"), topic("c"))
         response = await stage.replace(
@@ -537,7 +537,7 @@ def test_a_change_of_one_or_all_brokers_is_shown_with_its_source(name: str, sour
     on_stage(story)
 
 
-def test_a_broker_refuses_what_cannot_change_or_contradicts_or_is_not_its_own() -> None:
+def test_a_broker_rejects_changes_that_are_static_contradictory_or_not_its_own() -> None:
     async def story(stage: Stage) -> None:
         fixed = await stage.edit(BROKER, ME, ("broker.id", SET, "4"))
         assert fixed[0] == ErrorCode.INVALID_REQUEST

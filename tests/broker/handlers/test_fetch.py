@@ -64,7 +64,7 @@ def test_what_is_not_there_is_unknown_and_the_rest_is_read(broker: Broker, clien
     assert values_in(answer.responses[-1].partitions[-1].records) == [b"a"]
 
 
-def test_another_leader_epoch_is_told_at_once(broker: Broker, client: WireClient) -> None:
+def test_another_leader_epoch_is_reported_at_once(broker: Broker, client: WireClient) -> None:
     topic = make_topic(broker)
     current = broker.replicas.get(topic, 0)
     assert current is not None
@@ -77,7 +77,7 @@ def test_another_leader_epoch_is_told_at_once(broker: Broker, client: WireClient
 
 
 @pytest.mark.parametrize("version", [0, 3, 4, 9])
-def test_zstd_is_not_sent_to_who_cannot_know_it(broker: Broker, client: WireClient, version: int) -> None:
+def test_zstd_is_not_sent_to_clients_without_zstd(broker: Broker, client: WireClient, version: int) -> None:
     topic = make_topic(broker)
     client.produce(topic, batch_of(b"plain"))
     client.produce(topic, batch_of(b"packed" * 50, codec=Codec.ZSTD))
@@ -93,7 +93,7 @@ def test_zstd_is_not_sent_to_who_cannot_know_it(broker: Broker, client: WireClie
 # --- waiting
 
 
-def test_a_fetch_waits_and_is_answered_when_records_come(broker: Broker, client: WireClient, other: WireClient) -> None:
+def test_a_waiting_fetch_is_answered_when_records_arrive(broker: Broker, client: WireClient, other: WireClient) -> None:
     topic = make_topic(broker)
     send_and_be_heard(broker, client, ApiKey.FETCH, fetch_request({(topic, 0): 0}, max_wait_ms=NEVER_MS), 12)
     other.produce(topic, batch_of(b"news"))
@@ -109,7 +109,7 @@ def test_a_fetch_is_answered_empty_when_its_time_is_over(broker: Broker, client:
     assert (data.error_code, data.high_watermark, bytes_of(data)) == (ErrorCode.NONE, 0, b"")
 
 
-def test_a_fetch_waits_for_as_many_bytes_as_it_asked_for(broker: Broker, client: WireClient, other: WireClient) -> None:
+def test_a_fetch_waits_for_min_bytes(broker: Broker, client: WireClient, other: WireClient) -> None:
     topic = make_topic(broker)
     batch = batch_of(bytes(1000))
     request = fetch_request({(topic, 0): 0}, max_wait_ms=NEVER_MS, min_bytes=2 * len(batch) + 1)
@@ -132,7 +132,7 @@ def test_a_waiting_fetch_of_several_partitions_is_woken_by_one(
     assert found == {(quiet, 0): [], (topic, 0): [], (topic, 1): [b"news"]}
 
 
-def test_deleting_a_topic_answers_whoever_waits_for_it(broker: Broker, client: WireClient) -> None:
+def test_deleting_a_topic_answers_waiting_fetches(broker: Broker, client: WireClient) -> None:
     topic = make_topic(broker, partitions=2)
     wanted = {(topic, 0): 0, (topic, 1): 0}
     send_and_be_heard(broker, client, ApiKey.FETCH, fetch_request(wanted, max_wait_ms=NEVER_MS), 12)
@@ -141,7 +141,7 @@ def test_deleting_a_topic_answers_whoever_waits_for_it(broker: Broker, client: W
     assert errors_of(answer) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 2
 
 
-def test_a_client_that_left_while_it_waited_disturbs_nobody(
+def test_a_client_that_left_while_it_waited_does_not_disturb_others(
     embedded: EmbeddedBroker, broker: Broker, client: WireClient
 ) -> None:
     topic = make_topic(broker)
@@ -157,7 +157,7 @@ def test_a_client_that_left_while_it_waited_disturbs_nobody(
 # --- limits
 
 
-def test_the_first_batch_comes_whole_however_small_the_limits(broker: Broker, client: WireClient) -> None:
+def test_the_first_batch_is_returned_whole_however_small_the_limits(broker: Broker, client: WireClient) -> None:
     topic = make_topic(broker)
     for value in (b"a" * 500, b"b" * 500):
         client.produce(topic, batch_of(value))
@@ -270,9 +270,7 @@ def test_a_session_speaks_of_changes_only(broker: Broker, client: WireClient) ->
     assert client.ask(ApiKey.FETCH, forgetting, 12).responses == []
 
 
-def test_a_session_that_nobody_knows_and_an_epoch_that_is_not_due_are_refused(
-    broker: Broker, client: WireClient
-) -> None:
+def test_an_unknown_session_and_an_unexpected_epoch_are_rejected(broker: Broker, client: WireClient) -> None:
     topic = make_topic(broker)
     unknown = client.ask(ApiKey.FETCH, fetch_request({}, session_id=123_456, session_epoch=1), 12)
     assert (unknown.error_code, unknown.responses) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, [])

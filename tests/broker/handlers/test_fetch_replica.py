@@ -180,7 +180,7 @@ def test_a_waiting_follower_hears_of_the_watermark_soon_and_without_records() ->
     assert (data.high_watermark, size_of(data)) == (1, 0)
 
 
-def test_a_follower_with_nothing_new_waits_as_long_as_it_asked_for() -> None:
+def test_a_follower_with_nothing_new_waits_for_max_wait_ms() -> None:
     leader = Served(1, cluster(1, 5, isr=(1, 2)))
     second = Follower(leader)
     first = second.fetch(0)
@@ -208,7 +208,7 @@ def test_a_partition_at_rest_wakes_its_follower_by_an_append() -> None:
     assert produced.is_good
 
 
-def test_a_follower_whose_log_parted_is_told_where_and_what_it_has_does_not_count() -> None:
+def test_a_follower_whose_log_diverged_gets_the_divergence_and_does_not_advance_the_watermark() -> None:
     leader = Served(1, cluster(1, 5, isr=(1, 2)))
     leader.host.append(b"a")
     data = only(Follower(leader).fetch(9, last_epoch=3))
@@ -217,7 +217,7 @@ def test_a_follower_whose_log_parted_is_told_where_and_what_it_has_does_not_coun
     assert leader.host.partition.log.high_watermark == 0
 
 
-def test_a_follower_out_of_range_is_told_where_the_log_is() -> None:
+def test_a_follower_out_of_range_gets_the_bounds_of_the_log() -> None:
     leader = Served(1, cluster(1, 5, isr=(1,)))
     leader.host.append(b"a")
     leader.host.append(b"b")
@@ -323,7 +323,7 @@ def test_a_follower_that_waits_hears_soon_that_records_are_deleted() -> None:
     assert (data.log_start_offset, size_of(data)) == (1, 0)
 
 
-def test_a_replica_that_does_not_follow_in_time_is_told_as_a_timeout() -> None:
+def test_a_replica_that_is_not_done_in_time_is_a_timeout() -> None:
     leader, second, _ = with_two_followers()
     deleted = delete(leader, -1, timeout_ms=300)
     second.session_epoch += 1
@@ -336,7 +336,7 @@ def test_a_replica_that_does_not_follow_in_time_is_told_as_a_timeout() -> None:
     assert leader.host.partition.log.log_start_offset == 3
 
 
-def test_nobody_waits_for_a_replica_that_is_dead() -> None:
+def test_dead_replicas_are_not_waited_for() -> None:
     leader, second, _ = with_two_followers()
     deleted = delete(leader, 2)
     second.session_epoch += 1
@@ -355,7 +355,7 @@ def test_a_replica_that_came_back_has_to_say_again_where_its_log_begins() -> Non
     assert delete(leader, 2) == []
 
 
-def test_a_leader_that_goes_away_answers_who_waits_for_a_deletion() -> None:
+def test_a_leader_that_resigns_answers_waiting_deletions() -> None:
     leader, _, _ = with_two_followers()
     deleted = delete(leader, 2)
     leader.take(cluster(2, 6, version=1))
@@ -417,7 +417,7 @@ def test_partitions_that_are_not_listed_are_not_held_back() -> None:
 # --- topic ids
 
 
-def test_topics_go_by_id_and_an_unknown_one_is_told_as_such() -> None:
+def test_topics_are_deleted_by_id_and_an_unknown_id_is_reported() -> None:
     leader = Served(1, cluster(1, 5, isr=(1,)))
     leader.host.append(b"a")
     known = consume(leader, version=13)
@@ -426,7 +426,7 @@ def test_topics_go_by_id_and_an_unknown_one_is_told_as_such() -> None:
     assert (unknown[0].responses[0].topic_id, only(unknown).error_code) == (b"x" * 16, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
-def test_a_session_by_id_ends_when_its_topic_is_made_anew_under_the_same_name() -> None:
+def test_a_session_by_id_ends_when_its_topic_is_created_again() -> None:
     leader = Served(1, cluster(1, 5, isr=(1,)))
     leader.host.append(b"a")
     second = Follower(leader)
@@ -442,7 +442,7 @@ def test_a_session_by_id_ends_when_its_topic_is_made_anew_under_the_same_name() 
     assert only(fresh.fetch(0)).error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
-def test_a_fetch_that_waits_while_its_topic_is_made_anew_reads_nothing_of_the_new_one() -> None:
+def test_a_waiting_fetch_reads_nothing_of_a_topic_that_was_created_again() -> None:
     leader = Served(1, cluster(1, 5, isr=(1,)))
     waiting = consume(leader, version=13)
     image = leader.host.image
@@ -481,7 +481,7 @@ def test_partitions_led_elsewhere_are_not_unknown() -> None:
     assert only(consume(stranger)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_a_consumer_is_told_who_leads_only_where_the_answer_has_room_for_the_address() -> None:
+def test_the_current_leader_is_returned_only_by_versions_with_its_address() -> None:
     """Whoever heard of the leader only, and does not know that broker, would have nowhere to go."""
     stranger = Served(1, cluster(2, 5, replicas=(2, 3), isr=(2, 3)))
     for version in (12, 15):
@@ -502,7 +502,7 @@ def produced(served: Served, *, acks: int = -1, timeout_ms: int = 1000) -> list[
     return served.ask(produce, ApiKey.PRODUCE, message, 11)
 
 
-def test_a_producer_at_the_wrong_broker_is_told_who_leads_and_where() -> None:
+def test_a_producer_at_the_wrong_broker_gets_the_leader_and_its_address() -> None:
     for served in (Served(2, cluster(1, 5)), Served(2, cluster(1, 5, replicas=(1, 3), isr=(1, 3)))):
         (answer,) = produced(served)
         outcome = answer.responses[0].partition_responses[0]
@@ -511,7 +511,7 @@ def test_a_producer_at_the_wrong_broker_is_told_who_leads_and_where() -> None:
         assert [(node.node_id, node.host) for node in answer.node_endpoints] == [(1, "host1")]
 
 
-def test_a_producer_whose_replicas_are_slow_is_told_after_its_own_time() -> None:
+def test_a_produce_request_with_slow_replicas_times_out_by_its_own_timeout() -> None:
     leader = Served(1, cluster(1, 5))
     waiting = produced(leader, timeout_ms=300)
     assert produced(leader, acks=1)[0].responses[0].partition_responses[0].error_code == ErrorCode.NONE
@@ -521,7 +521,7 @@ def test_a_producer_whose_replicas_are_slow_is_told_after_its_own_time() -> None
     assert waiting[0].responses[0].partition_responses[0].error_code == ErrorCode.REQUEST_TIMED_OUT
 
 
-def test_replicas_lost_before_and_after_the_append_are_told_apart() -> None:
+def test_replicas_lost_before_and_after_the_append_are_distinguished() -> None:
     leader = Served(1, cluster(1, 5), minimum=2)
     waiting = produced(leader)
     leader.take(cluster(1, 5, isr=(1,), version=1))
@@ -550,7 +550,7 @@ def test_a_new_leader_names_no_end_before_it_knows_how_far_its_predecessor_was()
     assert end_of(leader, 5) == (ErrorCode.NONE, 1)
 
 
-def test_only_the_leader_tells_offsets_and_ends_of_epochs() -> None:
+def test_only_the_leader_returns_offsets_and_ends_of_epochs() -> None:
     follower = Served(2, cluster(1, 5))
     assert end_of(follower, 5)[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
     wanted = OffsetForLeaderTopic(topic=TOPIC, partitions=[OffsetForLeaderPartition(partition=0, leader_epoch=5)])

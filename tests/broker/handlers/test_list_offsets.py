@@ -93,7 +93,7 @@ def broker_epoch(broker: Broker, topic: str) -> int:
     return partition.leader_epoch
 
 
-def test_who_does_not_wait_for_the_disk_finds_the_end_after_what_he_wrote(broker: Broker, client: WireClient) -> None:
+def test_the_end_includes_writes_that_did_not_wait_for_the_disk(broker: Broker, client: WireClient) -> None:
     topic = make_topic(broker)
     for number in range(20):
         client.produce(topic, batch_of(b"%d" % number), acks=1)
@@ -117,7 +117,7 @@ def test_the_largest_timestamp_need_not_be_the_last(broker: Broker, client: Wire
     assert (found.offset, found.timestamp) == (3, BEGIN_MS + 5001)
 
 
-def test_another_leader_epoch_is_refused(broker: Broker, client: WireClient) -> None:
+def test_another_leader_epoch_is_rejected(broker: Broker, client: WireClient) -> None:
     topic = make_topic(broker)
     epoch = broker_epoch(broker, topic)
     assert offset_at(client, topic, LATEST, epoch=epoch).error_code == ErrorCode.NONE
@@ -212,7 +212,7 @@ def test_producer_ids_are_never_given_twice_not_even_after_a_restart(tmp_path: P
     assert len(set(given)) == len(given) == 15
 
 
-def test_a_producer_that_comes_back_gets_its_next_epoch(client: WireClient) -> None:
+def test_a_returning_producer_gets_its_next_epoch(client: WireClient) -> None:
     first = client.ask(ApiKey.INIT_PRODUCER_ID, InitProducerIdRequest(transactional_id=None), 4)
     request = InitProducerIdRequest(transactional_id=None, producer_id=first.producer_id, producer_epoch=0)
     again = client.ask(ApiKey.INIT_PRODUCER_ID, request, 4)

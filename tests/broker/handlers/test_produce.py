@@ -66,13 +66,13 @@ def test_a_topic_that_is_not_there_is_unknown_and_is_not_made(broker: Broker, cl
 
 
 @pytest.mark.parametrize("acks", [2, -2, 32767])
-def test_acks_that_mean_nothing_are_refused(broker: Broker, client: WireClient, acks: int) -> None:
+def test_invalid_acks_are_rejected(broker: Broker, client: WireClient, acks: int) -> None:
     topic = make_topic(broker)
     assert client.produce(topic, batch_of(b"value"), acks=acks).error_code == ErrorCode.INVALID_REQUIRED_ACKS
     assert log_of(broker, topic).log_end_offset == 0
 
 
-def test_two_replicas_demanded_of_one_broker_refuse_acks_all_alone(broker: Broker, client: WireClient) -> None:
+def test_min_insync_replicas_of_2_rejects_only_acks_all_on_one_broker(broker: Broker, client: WireClient) -> None:
     topic = make_topic(broker)
     partition = broker.replicas.get(topic, 0)
     assert partition is not None
@@ -83,7 +83,7 @@ def test_two_replicas_demanded_of_one_broker_refuse_acks_all_alone(broker: Broke
 
 
 @pytest.mark.parametrize("version", [3, 6])
-def test_zstd_is_refused_below_version_7(broker: Broker, client: WireClient, version: int) -> None:
+def test_zstd_is_rejected_below_version_7(broker: Broker, client: WireClient, version: int) -> None:
     topic = make_topic(broker)
     packed = batch_of(b"value" * 100, codec=Codec.ZSTD)
     assert client.produce(topic, packed, version=version).error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
@@ -121,7 +121,7 @@ def test_acks_0_is_not_answered_and_the_next_request_is(broker: Broker, client: 
     assert values_in(client.fetch(topic).records) == [b"silent", b"loud"]
 
 
-def test_acks_0_and_records_that_are_refused_end_the_connection(broker: Broker, client: WireClient) -> None:
+def test_rejected_records_with_acks_0_close_the_connection(broker: Broker, client: WireClient) -> None:
     topic = make_topic(broker)
     mixed = {(topic, 0): batch_of(b"taken"), ("nowhere", 0): batch_of(b"refused")}
     client.send(ApiKey.PRODUCE, produce_request(mixed, acks=0), 9)

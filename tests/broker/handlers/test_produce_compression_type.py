@@ -41,7 +41,7 @@ def codecs_of(client: WireClient, topic: str) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_every_batch_is_stored_as_the_topic_wants_it(broker: Broker, client: WireClient, kind: str) -> None:
+def test_every_batch_is_stored_with_the_compression_of_its_topic(broker: Broker, client: WireClient, kind: str) -> None:
     topic = make_topic(broker, configs={"compression.type": kind})
     values = [b"value %d " % number * 20 for number in range(len(Codec))]
     for codec, value in zip(Codec, values, strict=True):
@@ -50,7 +50,7 @@ def test_every_batch_is_stored_as_the_topic_wants_it(broker: Broker, client: Wir
     assert values_in(client.fetch(topic).records) == values
 
 
-def test_a_change_counts_for_what_comes_after_it(broker: Broker, client: WireClient) -> None:
+def test_a_change_applies_to_later_writes(broker: Broker, client: WireClient) -> None:
     topic = make_topic(broker)
     client.produce(topic, batch_of(b"a" * 100, codec=Codec.GZIP))
     change = ConfigChange(ResourceKind.TOPIC, topic, replacement={"compression.type": "zstd"})

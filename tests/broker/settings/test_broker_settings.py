@@ -106,7 +106,7 @@ def refused(tmp_path: Path, text: str, *assignments: str) -> list[str]:
     return [str(problem) for problem in caught.value.problems]
 
 
-def test_a_file_of_kafkas_kind_is_understood_without_a_word(tmp_path: Path) -> None:
+def test_a_server_properties_file_of_kafka_loads_without_notices(tmp_path: Path) -> None:
     loaded = load(tmp_path, KAFKA)
     settings = loaded.settings
     assert loaded.notices == ()
@@ -172,7 +172,7 @@ def test_settings_of_single_topics_in_0_7_become_presets(tmp_path: Path) -> None
         ("hostname=0.0.0.0", "cannot be advertised"),
     ],
 )
-def test_a_bad_value_of_an_old_name_is_refused_by_that_name(tmp_path: Path, line: str, words: str) -> None:
+def test_a_bad_value_of_an_old_name_is_rejected_by_that_name(tmp_path: Path, line: str, words: str) -> None:
     (problem,) = refused(tmp_path, f"\n{line}\n")
     assert problem.startswith(f"server.properties:2: {line.split('=', maxsplit=1)[0]}")
     assert words in problem
@@ -226,7 +226,7 @@ def test_all_problems_of_a_file_are_reported_together(tmp_path: Path) -> None:
     ]
 
 
-def test_a_refusal_has_name_value_type_and_range(tmp_path: Path) -> None:
+def test_an_error_names_setting_value_type_and_range(tmp_path: Path) -> None:
     assert refused(tmp_path, "num.partitions=0") == [
         "server.properties:1: num.partitions: '0' is not allowed: expected an int (32-bit integer), at least 1"
     ]
@@ -268,7 +268,7 @@ def test_a_refusal_has_name_value_type_and_range(tmp_path: Path) -> None:
         ("zookeeper.ssl.client.enable=true", "not supported"),
     ],
 )
-def test_what_cannot_work_is_refused(tmp_path: Path, text: str, words: str) -> None:
+def test_settings_that_cannot_work_are_rejected(tmp_path: Path, text: str, words: str) -> None:
     (problem,) = refused(tmp_path, text)
     assert words in problem
 
@@ -332,7 +332,7 @@ def test_the_finest_unit_counts_for_rolling_and_flushing_too(tmp_path: Path) -> 
     assert (logs(settings).segment_ms, logs(settings).flush_ms) == (7, 3)
 
 
-def test_a_value_that_another_overrules_is_mentioned(tmp_path: Path) -> None:
+def test_an_overridden_value_is_reported(tmp_path: Path) -> None:
     (notice,) = load(tmp_path, "log.retention.hours=2\nlog.retention.ms=5").notices
     assert (
         str(notice)
@@ -431,7 +431,7 @@ def test_a_change_of_the_milliseconds_is_stronger_than_hours_in_the_file(tmp_pat
         ("log.cleaner.min.compaction.lag.ms", str(NEVER + 1), "64-bit"),
     ],
 )
-def test_a_change_that_cannot_be_is_refused(name: str, value: str | None, words: str) -> None:
+def test_an_invalid_change_is_rejected(name: str, value: str | None, words: str) -> None:
     with pytest.raises(InvalidSettings) as caught:
         settings_from({}).with_changes({name: value})
     (problem,) = caught.value.problems

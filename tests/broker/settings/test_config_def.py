@@ -119,7 +119,7 @@ def test_a_value_is_taken_as_kafka_writes_it(definition: Definition, text: str, 
         (TEXT, "x" * 200_000, "too long"),
     ],
 )
-def test_a_bad_value_is_refused_with_value_type_and_range(definition: Definition, text: str, words: str) -> None:
+def test_a_bad_value_is_rejected_with_value_type_and_range(definition: Definition, text: str, words: str) -> None:
     with pytest.raises(InvalidValue) as caught:
         parse_value(definition, text)
     message = str(caught.value)
@@ -136,7 +136,7 @@ def test_control_characters_of_a_value_do_not_reach_the_terminal() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from([*BROKER_DEFINITIONS.values(), *TOPIC_DEFINITIONS.values()]), st.text(max_size=12))
-def test_any_text_is_a_value_or_refused(definition: Definition, text: str) -> None:
+def test_any_text_is_a_value_or_rejected(definition: Definition, text: str) -> None:
     try:
         value = parse_value(definition, text)
     except InvalidValue:
@@ -177,7 +177,7 @@ def test_lists_grow_and_shrink_by_elements() -> None:
     assert list_without("compact", "compact") == ""
 
 
-def test_names_with_numbers_are_read_or_refused() -> None:
+def test_names_with_numbers_are_read_or_rejected() -> None:
     assert parse_numbers("a:8, b:16") == {"a": 8, "b": 16}
     assert parse_numbers("::1:5") == {"::1": 5}
     assert parse_numbers("") == {}
@@ -255,7 +255,7 @@ def test_old_names_stand_for_settings_that_exist_and_are_no_settings_themselves(
     assert not OLD_NAMES & set(BROKER_DEFINITIONS)
 
 
-def test_a_name_tells_whose_it_is() -> None:
+def test_the_scope_of_a_name_is_known() -> None:
     assert scope_of("log.segment.bytes") is Scope.BROKER
     assert scope_of("segment.bytes") is Scope.TOPIC
     assert scope_of("min.insync.replicas") is Scope.BOTH

@@ -36,7 +36,7 @@ def test_a_listener_is_bound_and_advertised(text: str, bound: Listener, advertis
     assert settings.advertised_listeners == (advertised,)
 
 
-def test_nothing_said_means_port_9092_of_all_addresses() -> None:
+def test_the_default_is_port_9092_on_all_addresses() -> None:
     settings = load()
     assert settings.listeners == (plaintext("", 9092),)
     assert settings.advertised_listeners == (plaintext("machine.example", 9092),)
@@ -65,7 +65,7 @@ def test_nothing_said_means_port_9092_of_all_addresses() -> None:
         ("PLAINTEXT://" + ":" * 50_000, "NAME://host:port"),
     ],
 )
-def test_a_bad_listener_is_refused_with_what_to_write(text: str, words: str) -> None:
+def test_a_bad_listener_is_rejected_with_what_to_write(text: str, words: str) -> None:
     with pytest.raises(InvalidSettings) as caught:
         load(listeners=text)
     (problem,) = caught.value.problems
@@ -96,7 +96,7 @@ def test_what_is_advertised_must_be_listened_on() -> None:
         load(listener_security_protocol_map=protocols, advertised_listeners="B://b.example:9092")
 
 
-def test_clients_and_brokers_can_be_told_different_addresses() -> None:
+def test_clients_and_brokers_can_get_different_addresses() -> None:
     settings = load(
         listeners="INSIDE://10.0.0.5:9092,OUTSIDE://0.0.0.0:19092",
         advertised_listeners="INSIDE://10.0.0.5:9092,OUTSIDE://kafka.example.com:443",
@@ -131,7 +131,7 @@ def test_a_free_port_is_advertised_once_it_is_known() -> None:
 
 
 @pytest.mark.parametrize("text", ["A", "A:", "A:TLS", ":PLAINTEXT", "A:PLAINTEXT,a:SSL", "A B:PLAINTEXT"])
-def test_a_bad_map_of_protocols_is_refused(text: str) -> None:
+def test_a_bad_map_of_protocols_is_rejected(text: str) -> None:
     with pytest.raises(InvalidSettings) as caught:
         load(listener_security_protocol_map=text)
     assert caught.value.problems[0].name == "listener.security.protocol.map"

@@ -103,7 +103,7 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
         read_properties("a\0b")
 
 
-def test_a_file_that_is_no_text_or_endless_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_or_too_long_is_rejected(tmp_path: Path) -> None:
     binary = tmp_path / "binary"
     binary.write_bytes(b"a=b\0")
     with pytest.raises(UnreadableFile, match="not a text file"):

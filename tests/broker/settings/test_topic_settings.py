@@ -47,7 +47,7 @@ def broker(**values: str) -> BrokerSettings:
         ({"log_retention_ms": "100"}, {"segment.ms": "5"}, True),
     ],
 )
-def test_acks_all_waits_for_the_disk_unless_somebody_set_a_flush_policy(
+def test_acks_all_waits_for_the_disk_unless_a_flush_policy_is_set(
     of_broker: dict[str, str], of_topic: dict[str, str], syncs: bool
 ) -> None:
     assert log_settings(broker(**of_broker), of_topic).sync_before_ack is syncs
@@ -111,7 +111,7 @@ def test_what_a_broker_needs_beyond_the_log_is_there_too() -> None:
     assert topic_settings(broker(), {}).compression_level is None
 
 
-def test_keeping_for_ever_has_one_form() -> None:
+def test_unlimited_retention_has_one_form() -> None:
     assert log_settings(broker(log_retention_ms="-5", log_retention_bytes="-9"), {}).retention_ms == -1
     assert log_settings(broker(log_retention_bytes="-9"), {}).retention_bytes == -1
     assert log_settings(broker(), {"retention.ms": "-1", "retention.bytes": "-9"}).retention_bytes == -1
@@ -141,9 +141,7 @@ def test_a_log_learns_of_jitter_from_its_topic_or_the_broker() -> None:
         ({"compression.type": "zstd", "compression.zstd.level": "-5"}, Codec.ZSTD, -5),
     ],
 )
-def test_a_log_is_told_the_codec_and_the_level_of_that_codec(
-    own: dict[str, str], codec: Codec | None, level: int | None
-) -> None:
+def test_a_log_gets_the_codec_and_its_level(own: dict[str, str], codec: Codec | None, level: int | None) -> None:
     settings = log_settings(broker(), own)
     assert (settings.compression_codec, settings.compression_level) == (codec, level)
 
@@ -162,7 +160,7 @@ def test_a_log_is_told_the_codec_and_the_level_of_that_codec(
         ("compression.zstd.level", ["-131072", "0", "22"], ["-131073", "23"]),
     ],
 )
-def test_compression_is_judged_as_kafka_judges_it(name: str, right: list[str], wrong: list[str]) -> None:
+def test_compression_settings_are_validated_as_in_kafka(name: str, right: list[str], wrong: list[str]) -> None:
     rules = SettingsRules()
     for kind in ResourceKind:
         assert [value for value in right if rules.problem(kind, name, value)] == []
@@ -175,7 +173,7 @@ def test_the_older_limit_of_timestamps_counts_where_the_topic_has_no_newer_one()
     assert (settings.message_timestamp_before_max_ms, settings.message_timestamp_after_max_ms) == (5, 6)
 
 
-def test_settings_that_cannot_be_are_refused_together() -> None:
+def test_invalid_settings_are_rejected_together() -> None:
     with pytest.raises(InvalidSettings) as caught:
         log_settings(broker(), {"retention.ms": "soon", "no.such": "1", "segment.bytes": "13"})
     assert {problem.name for problem in caught.value.problems} == {"retention.ms", "no.such", "segment.bytes"}
@@ -221,7 +219,7 @@ def test_every_setting_of_a_topic_takes_its_own_default(name: str) -> None:
         ("x\n" * 1000, "1", "topics have no such setting"),
     ],
 )
-def test_a_setting_that_a_topic_cannot_have_is_refused_with_the_reason(
+def test_a_setting_that_a_topic_cannot_have_is_rejected_with_the_reason(
     name: str, value: str | None, words: str
 ) -> None:
     reason = check_topic_setting(name, value)
@@ -242,7 +240,7 @@ def test_a_hostile_number_of_settings_is_answered_with_some_reasons() -> None:
     assert len(check_topic_settings(broker(), {f"unknown.{number}": "1" for number in range(100_000)})) == 20
 
 
-def test_what_another_version_stored_is_set_aside() -> None:
+def test_settings_of_another_version_are_ignored() -> None:
     sound, reasons = sound_overrides({"retention.ms": "5", "from.the.future": "1", "segment.bytes": "x"})
     assert sound == {"retention.ms": "5"}
     assert len(reasons) == 2
@@ -284,7 +282,7 @@ def test_an_older_name_of_a_topics_setting_shows_in_the_newer_ones() -> None:
     assert one(rows).synonyms[0].name == "message.timestamp.difference.max.ms"
 
 
-def test_all_settings_are_described_unless_some_are_asked_for() -> None:
+def test_all_settings_are_described_unless_some_are_named() -> None:
     assert [row.name for row in describe_topic(broker(), {})] == sorted(TOPIC_DEFINITIONS)
     assert [row.name for row in describe_broker(broker())] == sorted(BROKER_DEFINITIONS)
     assert describe_topic(broker(), {}, []) == []
@@ -301,7 +299,7 @@ def test_defaults_of_topics_are_shown_as_kafka_shows_them() -> None:
     assert shown["max.message.bytes"] == "1048588"
 
 
-def test_a_brokers_settings_tell_where_they_come_from() -> None:
+def test_broker_settings_report_their_source() -> None:
     settings = broker(num_partitions="4", message_max_bytes="100").with_changes({"message.max.bytes": "200"})
     row = one(describe_broker(settings, ["message.max.bytes"]))
     assert (row.value, row.source, row.read_only) == ("200", Source.DYNAMIC_BROKER, False)
