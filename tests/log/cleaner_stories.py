@@ -91,13 +91,13 @@ def broker_of(
 
 
 def slow_broker(files: Files | None = None, *, paths: tuple[str, ...] = (ONE,)) -> tuple[Broker, ManualWorkers]:
-    """One whose rounds go step by step, as told."""
+    """A cleaner with manual workers, for step-by-step compactions."""
     workers = ManualWorkers()
     return broker_of(files, workers, paths=paths), workers
 
 
 class LateAnswers:
-    """Workers that do the work at once, and answer when told: for what happens after the work."""
+    """Workers that run the work immediately and answer on request, for changes after the work."""
 
     def __init__(self) -> None:
         self._answers: deque[Callable[[], None]] = deque()
@@ -114,7 +114,7 @@ class LateAnswers:
 
 
 def write(log: PartitionLog, rounds: int, *, first: int = 0, at_ms: int = NOW) -> None:
-    """Four keys anew in every round, a batch each."""
+    """The same four keys in every round, a batch each."""
     for number in range(first, first + rounds):
         for key in range(4):
             put(log, (b"key-%d" % key, b"%d of key %d" % (number, key) + b"." * 30), at_ms=at_ms + number)

@@ -141,7 +141,7 @@ def content_of(files: Files, path: str) -> bytes:
 
 
 def overwrite(files: Files, path: str, data: bytes) -> None:
-    """Give a file another content, as somebody else would."""
+    """Replace the content of a file, as another program would."""
     file = files.open(path, create=True)
     try:
         file.truncate(0)

@@ -33,7 +33,7 @@ from penstock.testing.simulated_files import SimulatedFiles
 
 
 class Waiter:
-    """Somebody who waits for an offset to be durable."""
+    """A waiter for an offset to be durable."""
 
     def __init__(self) -> None:
         self.answers: list[LogError | None] = []
@@ -436,7 +436,7 @@ def test_a_stop_flushes_what_is_left() -> None:
 
 
 class Turn:
-    """The end of a turn of the loop, when told."""
+    """The end of a turn of the loop, on request."""
 
     def __init__(self) -> None:
         self.later: list[Callable[[], None]] = []

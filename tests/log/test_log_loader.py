@@ -198,11 +198,11 @@ def test_deleted_files_left_at_a_clean_stop_are_removed_at_the_next_start() -> N
     log = open_new(files, settings)
     put(log, *range(7))
     log.advance_high_watermark(14)
-    doomed = enforce_retention(log, NOW_MS + 10)
+    deleted = enforce_retention(log, NOW_MS + 10)
     log.close()
-    assert all(files.exists(path) for path in doomed)
+    assert all(files.exists(path) for path in deleted)
     log = reopen(files, settings, clean=True).log
-    assert not any(files.exists(path) for path in doomed)
+    assert not any(files.exists(path) for path in deleted)
     log.close()
     assert files.exists(f"{FOLDER}/{MANIFEST_NAME}"), "and then there is nothing to look for any more"
 

@@ -150,11 +150,11 @@ def test_regions_stay_readable_through_retention_and_removal(tmp_path: Path) -> 
     put(log, *range(5))
     log.advance_high_watermark(10)
     regions = [log.read(offset, 10**6) for offset in (0, 4)]
-    doomed = enforce_retention(log, NOW_MS + 10**6)
+    deleted = enforce_retention(log, NOW_MS + 10**6)
     for region, expected in zip(regions, ([0, 2], [4, 6]), strict=True):
         assert region is not None
         assert [batch.base_offset for batch in served(region.read())] == expected
-    for path in doomed:
+    for path in deleted:
         files.remove(path)
     for region, expected in zip(regions, ([0, 2], [4, 6]), strict=True):
         assert region is not None

@@ -24,7 +24,7 @@ COMMIT, ABORT = EndMarker(True, 0), EndMarker(False, 0)
 
 
 class Batch(NamedTuple):
-    """A header with what matters; `base_offset` is a producer's, 0, unless told."""
+    """A header with the relevant fields; `base_offset` is 0, as a producer sends it, by default."""
 
     producer_id: int = 1
     producer_epoch: int = 0

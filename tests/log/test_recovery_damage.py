@@ -38,7 +38,7 @@ END = BATCHES * 2
 
 
 def flushed(settings: LogSettings = ROOMY, batches: int = BATCHES) -> SimulatedFiles:
-    """A log of several leaders, all of it durable, that nobody closed."""
+    """A log of several leaders, all of it durable, that was not closed."""
     files = SimulatedFiles()
     log = open_new(files, settings)
     for number in range(batches):

@@ -11,7 +11,7 @@ from penstock.testing.simulated_files import SimulatedFile, SimulatedFiles
 
 
 def written(batches: int = 30) -> SimulatedFiles:
-    """A log that nobody closed, of three producers in turn."""
+    """A log that was not closed, with three producers in turn."""
     files = SimulatedFiles()
     log = open_new(files, ROOMY)
     for number in range(batches):

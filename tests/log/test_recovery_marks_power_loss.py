@@ -121,9 +121,9 @@ def recover(files: SimulatedFiles, run: Run) -> Opened:
 
 def require_same(point: CrashPoint, run: Run) -> bool:
     """Whether a mark was used."""
-    twin = point.files.fork(SeededRandom(1))
-    without_marks(twin)
-    opened, whole = recover(point.files, run), recover(twin, run)
+    copy = point.files.fork(SeededRandom(1))
+    without_marks(copy)
+    opened, whole = recover(point.files, run), recover(copy, run)
     assert opened.log.log_end_offset >= run.promised, str(point)
     assert opened.damages == whole.damages, str(point)
     expected = state(whole)

@@ -39,7 +39,7 @@ class Story:
     """What a scenario wrote, and what it may count on, in the one run that led to a crash."""
 
     written: list[tuple[int, bytes]] = field(default_factory=list)  # (offset, the batch as it must be on disk)
-    before: list[tuple[int, bytes]] = field(default_factory=list)  # what a truncation under way may leave as it was
+    before: list[tuple[int, bytes]] = field(default_factory=list)  # what a running truncation may leave as it was
     synced: int = 0
     start: int = 0
     producers: bool = False
@@ -124,9 +124,9 @@ def run_everywhere(story: Story, scenario: Callable[[SimulatedFiles], None], *, 
     points = 0
     for point in crash_everywhere(fresh, start=durable_folder(), stride=stride):
         # Whether the checkpoint of the recovery point was written just before or never.
-        twin = point.files.fork(SeededRandom(1))
+        copy = point.files.fork(SeededRandom(1))
         check(point, story, story.synced)
-        check(CrashPoint(twin, point.moment, point.loss), story, 0)
+        check(CrashPoint(copy, point.moment, point.loss), story, 0)
         points += 2
     return points
 

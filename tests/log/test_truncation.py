@@ -194,7 +194,7 @@ def test_a_log_can_be_emptied_and_begin_anywhere(offset: int) -> None:
     assert log.flushed_offset <= offset
     names = [name for name in files.list_folder(FOLDER) if name != LEADER_EPOCH_FILE]
     assert sorted(names) == [f"{offset:020d}{suffix}" for suffix in (".index", ".log", ".timeindex")]
-    # Nobody is left who could be in a transaction.
+    # No producer is left that could be in a transaction.
     assert log.producers.producer_count == 0
     assert log.last_stable_offset == offset
     put(log, 30, leader_epoch=1)

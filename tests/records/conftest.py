@@ -20,7 +20,7 @@ not_built = pytest.mark.skipif(compiled is None, reason="the compiled kernel is 
 
 @pytest.fixture(scope="module", params=[pytest.param("compiled", marks=not_built), "python"])
 def loops(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
-    """A kernel, which `penstock.records.batch` and `.columns` use as long as the test runs."""
+    """A kernel, which `penstock.records.batch` and `.arrow` use while the test runs."""
     chosen = compiled if request.param == "compiled" and compiled is not None else python_kernel
     with pytest.MonkeyPatch.context() as patch:
         for user in (batch, arrow):
@@ -32,7 +32,7 @@ def loops(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
 
 @pytest.fixture(scope="module")
 def kernel() -> ModuleType:
-    """The compiled kernel, to be held against its twin."""
+    """The compiled kernel, to be compared with the Python one."""
     if compiled is None:
         pytest.skip("the compiled kernel is not built here")
     return compiled

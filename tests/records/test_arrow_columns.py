@@ -47,7 +47,7 @@ def fetched(*counts: int, base: int = 0, **settings: Any) -> bytearray:
 
 
 def break_record(batch: bytearray) -> bytearray:
-    """Damage that only who parses the records can see."""
+    """Damage that only parsing the records finds."""
     batch[61] ^= 0x02
     batch[17:21] = struct.pack(">I", crc32c(batch[21:]))
     return batch

@@ -177,7 +177,7 @@ def test_zstd_frames_share_one_limit() -> None:
             decompress(Codec.ZSTD, frame * 3, 3 * len(TEXT) - 1)
 
 
-def test_zstd_works_again_after_a_refusal() -> None:
+def test_zstd_works_again_after_an_error() -> None:
     for bad in (zstd_frame(4, zstd_block(0, 5, b"hello")), unsized_zstd(bytes(LIMIT + 1))):
         with pytest.raises((CorruptBatch, TooLarge)):
             decompress(Codec.ZSTD, bad, LIMIT)
@@ -261,8 +261,8 @@ print("KiB", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ru_maxrss has another unit elsewhere")
 def test_a_gibibyte_of_zeros_is_rejected_without_the_memory_for_it() -> None:
     ran = subprocess.run([sys.executable, "-c", BOMBS], capture_output=True, text=True, check=True)
-    *refusals, memory = ran.stdout.splitlines()
-    assert refusals == [
+    *errors, memory = ran.stdout.splitlines()
+    assert errors == [
         "GZIP TooLarge",
         "SNAPPY TooLarge",
         "LZ4 TooLarge",

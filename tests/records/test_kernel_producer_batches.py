@@ -137,7 +137,7 @@ def test_a_batch_on_its_way_is_not_rewritten_by_a_retry_and_one_that_was_resized
     stolen = own.build()
     stolen.clear()
     for again in (own.build, own.timestamp_runs, lambda: own.build(codec=Codec.GZIP)):
-        with pytest.raises(ValueError, match="resized by whoever got it"):
+        with pytest.raises(ValueError, match="resized by its reader"):
             again()
     assert own.append(5, None, None) == -1
 

@@ -415,7 +415,7 @@ def test_hostile_offsets_and_times_under_right_checksums_give_a_typed_error(
 
 
 def test_a_wrapper_is_compressed_as_its_new_format_wants_it() -> None:
-    """Lz4 of magic 0 has its own header checksum, which readers of magic 1 refuse."""
+    """Lz4 of magic 0 has its own header checksum, which readers of magic 1 reject."""
     old = encode_message_set(as_read(THREE, 0), 0, codec=Codec.LZ4)
     new = convert(old, 1, limit=LIMIT)
     frame = compress(Codec.LZ4, b"")[:7]

@@ -36,7 +36,7 @@ def echo(connection: Connection, frame: bytearray) -> None:
 
 
 class Recorder:
-    """A handler that remembers what it was told, and does what `on_frame` says."""
+    """A handler that records its calls and runs `on_frame`."""
 
     def __init__(self, on_frame: Callable[[Connection, bytearray], None] = echo) -> None:
         self.on_frame = on_frame
@@ -147,7 +147,7 @@ class Peer:
         self.sock.close()
 
     def reset(self) -> None:
-        """Vanish, so that the other side is told by a reset."""
+        """Close with a reset."""
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, pack("ii", 1, 0))
         self.sock.close()
 

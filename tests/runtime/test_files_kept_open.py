@@ -57,7 +57,7 @@ def test_owners_that_grew_or_are_unsynced_are_skipped(tmp_path: Path) -> None:
     made += owners(tmp_path, 1, registry)
     assert still_open(made) == [0, 1, 3, 4]
     made += owners(tmp_path, 2, registry)
-    assert still_open(made) == [1, 4, 5, 6], "who grew before and not since has had its second chance"
+    assert still_open(made) == [1, 4, 5, 6], "owners that grew before and not since had their second chance"
 
 
 def test_with_all_in_use_the_oldest_drops_its_file_never_the_one_that_opens(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ WINDOW_US = 100
 
 
 class Scene:
-    """A loop whose turns are counted, and a clock that stands still unless told."""
+    """A loop whose turns are counted, and a manual clock."""
 
     def __init__(self, window_us: int = WINDOW_US) -> None:
         self.now_s = 0.0

@@ -122,4 +122,4 @@ def test_a_member_is_due_at_most_two_ticks_late(idle_ms: int, active: list[int])
         if wheel.turn():
             assert clock.monotonic_ms() - active_ms <= 18 * tick_ms
             return
-    raise AssertionError("nobody was ever due")
+    raise AssertionError("no member was ever due")

@@ -276,7 +276,7 @@ def test_closed_is_never_called_from_within_the_handlers_calls() -> None:
             connection.close("first")
             connection.close("second")
             told_meanwhile.append(len(handler.closings))
-            connection.reply().send([framed(b"to nobody")])
+            connection.reply().send([framed(b"to no one")])
 
         told_meanwhile.clear()
         handler = Recorder(close)
@@ -316,12 +316,12 @@ def test_a_handler_that_fails_loses_that_connection_only(caplog: pytest.LogCaptu
 
 
 def test_a_handler_that_rejects_a_connection_by_an_exception_hears_of_its_end() -> None:
-    class Refusing(Recorder):
+    class Rejecting(Recorder):
         def connected(self, connection: Connection) -> None:
             raise PermissionError("not you")
 
     async def story() -> None:
-        handler = Refusing()
+        handler = Rejecting()
         async with serving(handler) as scene:
             peer = await scene.peer()
             assert await peer.ended()

@@ -124,7 +124,7 @@ def test_large_frames_are_received_one_after_the_other_without_room_for_both() -
             await begin(first)
             await until(lambda: scene.server.connections[0].unread_bytes >= LARGE // 2)
             await asyncio.gather(begin(second), begin(third))
-            # Whoever brings little is served meanwhile.
+            # Small frames are served meanwhile.
             assert await (await scene.peer()).ask(b"small") == b"small"
             held = [connection.unread_bytes for connection in scene.server.connections]
             assert held[0] >= LARGE // 2
@@ -176,7 +176,7 @@ def test_a_slow_large_frame_is_closed_when_others_wait() -> None:
             await until(lambda: scene.server.request_bytes == LARGE)
             memory = scene.server._shared.memory
             clock.advance(2 * GRACE_MS)
-            assert memory.close_slow() == 0, "nobody waits for it"
+            assert memory.close_slow() == 0, "no connection waits for it"
             sending = asyncio.create_task(waiter.send(b"w" * LARGE))
             await until(lambda: bool(memory.line))
             assert memory.close_slow() == 1
@@ -249,7 +249,7 @@ def test_connections_that_go_give_their_memory_back() -> None:
             sending = asyncio.create_task(last.send(b"l" * LARGE))
             await until(lambda: len(memory.line) == 2)
             await begun
-            waiting.close()  # it is not read, so nobody knows yet
+            waiting.close()  # it is not read, so the server does not know yet
             unanswered.reset()
             half.reset()
             await until(lambda: len(handler.replies) == 2)

@@ -123,7 +123,7 @@ def test_connections_beyond_the_limit_are_rejected_until_one_goes(caplog: pytest
             await late.send(b"at last")
             assert await late.receive() == b"at last"
             assert len(handler.connections) == 4
-        # Five refusals in no time are one line.
+        # Five rejections in a short time are one line.
         assert caplog.text.count("reason=the limit of 3 connections is reached") == 1
         caplog.clear()
 
@@ -161,17 +161,17 @@ def test_log_lines_that_peers_cause_are_limited_to_one_per_second_with_a_count(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = ManualClock()
-    complain = RateLimitedLogger(clock, logging.getLogger("penstock.runtime.socket_server"))
+    log_limited = RateLimitedLogger(clock, logging.getLogger("penstock.runtime.socket_server"))
     for number in range(10):
-        complain("frame", f"bad frame {number}")
-    complain("refusal", "refused")
+        log_limited("frame", f"bad frame {number}")
+    log_limited("rejection", "rejected")
     clock.advance(1000)
-    complain("frame", "bad frame again")
+    log_limited("frame", "bad frame again")
     clock.advance(1000)
-    complain("frame", "bad frame at last")
+    log_limited("frame", "bad frame at last")
     assert [record.getMessage() for record in caplog.records] == [
         "bad frame 0",
-        "refused",
+        "rejected",
         "bad frame again suppressed=9",
         "bad frame at last",
     ]

@@ -183,8 +183,8 @@ def test_too_much_waiting_work_is_rejected() -> None:
 def test_a_callback_that_fails_does_not_silence_the_others() -> None:
     async def story() -> None:
         loop = asyncio.get_running_loop()
-        complaints: list[dict[str, Any]] = []
-        loop.set_exception_handler(lambda loop, context: complaints.append(context))
+        contexts: list[dict[str, Any]] = []
+        loop.set_exception_handler(lambda loop, context: contexts.append(context))
         workers = ThreadWorkers(loop, 1)
         answers: list[int] = []
 
@@ -195,7 +195,7 @@ def test_a_callback_that_fails_does_not_silence_the_others() -> None:
         workers.run(lambda: 2, lambda outcome: answers.append(outcome.result()))
         workers.close()
         assert answers == [2]
-        assert [type(complaint["exception"]) for complaint in complaints] == [KeyError]
+        assert [type(context["exception"]) for context in contexts] == [KeyError]
 
     asyncio.run(story())
 

@@ -57,7 +57,7 @@ def log() -> PartitionLog:
 
 
 def fill(log: PartitionLog, rounds: int = 6, keys: int = 4) -> dict[bytes, bytes]:
-    """Every key anew in each round, a batch each; then all of it ready to be cleaned."""
+    """Every key in each round, a batch each; then all of it ready to be cleaned."""
     latest: dict[bytes, bytes] = {}
     for number in range(rounds):
         for key in range(keys):
@@ -641,7 +641,7 @@ def trim(log: PartitionLog) -> None:
 
 
 def compact_beside(log: PartitionLog) -> None:
-    """What no caller should do: a second round while the first is under way."""
+    """What no caller should do: a second compaction while the first is running."""
     file = log.files.open(f"{FOLDER}/{0:020d}.log.cleaned")
     data = file.read_at(0, file.size())
     clean(log)
@@ -670,7 +670,7 @@ def test_a_log_that_is_cut_or_trimmed_between_prepare_and_install_discards_what_
 
 @pytest.mark.parametrize("change", [cut, trim])
 def test_a_log_that_is_cut_or_trimmed_while_it_is_read_is_not_called_damaged(log: PartitionLog, change: Change) -> None:
-    """Whoever changes the log cancels first."""
+    """Code that changes the log cancels first."""
     fill(log)
     round_ = Compaction.begin(log, plan_for(log, 0, NOW), NOW)
     is_cancelled = False

@@ -134,7 +134,7 @@ class Story:
             assert producers_of(self.log) == known
 
     def cut(self, offset: int) -> None:
-        """A new leader disowns what was not replicated: whole batches, and the state of who wrote them."""
+        """A new leader truncates what was not replicated: whole batches, and their producers' state."""
         if self.open or self.last_marker >= offset:
             return  # what would be open again is another story
         truncate_to(self.log, offset, self.now_ms)

@@ -366,7 +366,7 @@ def test_what_was_prepared_is_not_installed_if_the_log_is_another_when_the_answe
     broker = broker_of(workers=workers)
     log = broker.filled("views", BOTH)
     broker.tick()
-    assert leftovers(log)  # prepared, and nobody knows yet
+    assert leftovers(log)  # prepared, but not installed
     if what == "cancel":
         broker.cleaner.cancel(log)
     elif what == "close":

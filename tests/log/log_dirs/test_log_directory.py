@@ -422,9 +422,9 @@ def test_a_damaged_partition_may_be_deleted_and_made_again() -> None:
     damage(files)
     directory = open_directory(files)
     directory.delete(T0, NOW)
-    put(directory.create(T0, TOPIC_ID, SMALL, NOW), b"anew")
+    put(directory.create(T0, TOPIC_ID, SMALL, NOW), b"again")
     assert directory.close()
-    assert values_in(open_directory(files).get(T0).log) == [b"anew"]
+    assert values_in(open_directory(files).get(T0).log) == [b"again"]
 
 
 def test_what_is_remembered_of_a_damaged_partition_is_kept() -> None:

@@ -62,7 +62,7 @@ def assert_offline(directory: LogDirectory, reported: list[LogDirectory]) -> Non
     assert reported == [directory]
     for hosted in directory.hosted.values():
         with pytest.raises(LogFailed, match="offline"):
-            put(hosted.log, b"refused")
+            put(hosted.log, b"rejected")
         with pytest.raises(LogFailed):
             hosted.log.read(0, 100)
     with pytest.raises(DirectoryOffline, match="/data is offline"):
@@ -111,7 +111,7 @@ def test_a_failed_folder_leaves_no_clean_marker_and_recovers_when_opened_again()
     put(directory.get(T1).log, b"in the page cache")
     files.operations.fail("write", errno.EIO, path_ending=newest_segment(files, T0))
     with pytest.raises(LogFailed):
-        put(directory.get(T0).log, b"refused")
+        put(directory.get(T0).log, b"rejected")
     assert not directory.close()
     assert not files.exists(MARKER)
     directory = open_directory(files)

@@ -20,7 +20,7 @@ T0, T1 = ("page-views", 0), ("page-views", 1)
 
 @dataclass
 class Promises:
-    """What the scenario was told, in the one run that led to the crash."""
+    """What was acknowledged to the scenario before the crash."""
 
     flushed: dict[TopicPartition, int] = field(default_factory=dict)
     starts: dict[TopicPartition, int] = field(default_factory=dict)
@@ -115,7 +115,7 @@ def set_aside(files: SimulatedFiles, promises: Promises) -> None:
     """A stray's records are never lost, and never those of a later partition of its name."""
     promises.being_deleted.add(T0)
     directory = open_directory(files, load=False)
-    directory.set_aside({T0: "it is nobody's"})
+    directory.set_aside({T0: "unknown partition"})
     promises.deleted.add(T0)
     directory.load(lambda topic: SMALL, NOW)
     promises.deleted.discard(T0)

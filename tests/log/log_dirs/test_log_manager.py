@@ -260,7 +260,7 @@ def test_a_failed_disk_takes_down_only_its_own_partitions(notice: Callable[[LogM
     for partition, log in logs.items():
         if partition in lost:
             with pytest.raises(LogFailed):
-                put(log, b"refused")
+                put(log, b"rejected")
         else:
             put(log, b"served")
             assert values_in(log) == [*numbered(10), b"served"]
@@ -301,13 +301,13 @@ def test_expired_segments_go_at_once_and_their_bytes_after_the_delay() -> None:
     assert manager.retention_tick(NOW + 10_000) == 0
     assert manager.retention_tick(NOW + 10_001) > 0
     assert log.log_start_offset == log.log_end_offset == 40
-    doomed = {name for name in files.list_folder(folder) if name.endswith(".deleted")}
-    assert doomed
+    deleted = {name for name in files.list_folder(folder) if name.endswith(".deleted")}
+    assert deleted
     assert manager.retention_tick(NOW + 11_000) == 0
     assert workers.waiting == 0
     manager.retention_tick(NOW + 11_001)
     assert workers.waiting == 1
-    assert doomed <= set(files.list_folder(folder))
+    assert deleted <= set(files.list_folder(folder))
     workers.run_all()
     assert not [name for name in files.list_folder(folder) if name.endswith(".deleted")]
 
@@ -514,7 +514,7 @@ def test_flush_policies_of_topics_are_kept() -> None:
     assert manager.flush_tick(NOW) == 0
     put(by_count, b"3")
     assert manager.flush_tick(NOW) == 1
-    assert manager.flush_tick(NOW) == 0  # it is under way
+    assert manager.flush_tick(NOW) == 0  # one is running
     workers.run_all()
     assert (by_count.flushed_offset, by_time.flushed_offset, never.flushed_offset) == (3, 0, 0)
     assert manager.flush_tick(NOW + 500) == 1

@@ -43,7 +43,7 @@ def test_many_partitions_are_made_beside_the_loop_and_spread_over_the_folders() 
     manager = open_manager(files, ("/one", "/two", "/three"), workers=workers)
     manager.create_all(news("t", 100), NOW, lambda: done.append(True))
     assert manager.get("t", 0) is None, "nothing happens here and now"
-    assert workers.waiting == 1, "one thread makes them, the others are for those who wait for a sync"
+    assert workers.waiting == 1, "one thread creates them, the others are for syncs"
     workers.run_all()
     assert done == [True]
     assert sorted(placed(manager).values()) == [33, 33, 34]

@@ -152,7 +152,7 @@ def test_waiters_for_a_sync_are_answered_through_the_swap() -> None:
     commits.when_durable(log, 4, answers.append)
     manager.move(*KEY, other_of(manager), NOW)
     manager.moves.tick(NOW)
-    assert len(manager.moves) == 1  # a sync of the files of before is under way
+    assert len(manager.moves) == 1  # a sync of the old files is running
     put(log, b"waited for, too")
     commits.when_durable(log, 5, answers.append)
     workers.release()
