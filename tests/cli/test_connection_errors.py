@@ -10,26 +10,8 @@ from tests.cli.commands import Shell
 from tests.ports import free_port
 
 from penstock.cli.connection import command_error_for
-from penstock.cli.output import json_errors_wanted, sentence
 from penstock.client.errors import ConfigError, MissingDependency, PenstockError, TimedOut, error_for
 from penstock.wire.protocol import ErrorCode
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("views-17 on broker 0: not the leader", "views-17 on broker 0: not the leader."),
-        ("views has no partition", "views has no partition."),
-        ("pip install 'penstock[spark]'", "pip install 'penstock[spark]'."),
-        ("batch.size is 5", "batch.size is 5."),
-        ("/var/log is no folder", "/var/log is no folder."),
-        ("topic 'x' does not exist", "Topic 'x' does not exist."),
-        ("topic x: deleted", "Topic x: deleted."),
-        ("Already a sentence.", "Already a sentence."),
-    ],
-)
-def test_names_keep_their_case(text: str, expected: str) -> None:
-    assert sentence(text) == expected
 
 
 def test_a_package_that_is_missing_is_named_as_it_is_installed() -> None:
@@ -55,23 +37,6 @@ def test_the_doctor_is_recommended_only_where_it_can_help() -> None:
     for code in (ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_PARTITIONS):
         assert "doctor" not in command_error_for(error_for(code, where="topic x")).hint
     assert command_error_for(PenstockError("It failed")).message == "It failed."
-
-
-@pytest.mark.parametrize(
-    ("args", "expected"),
-    [
-        (["topics", "list", "--format", "json"], True),
-        (["topics", "list", "--format=json"], True),
-        (["consume", "views", "-f", "json"], True),
-        (["perf", "produce", "--json"], True),
-        (["topics", "list", "--format", "text"], False),
-        (["topics", "list"], False),
-        ([], False),
-        (["produce", "views", "--format", "json"], False),
-    ],
-)
-def test_who_asks_for_json_gets_errors_as_json(args: list[str], expected: bool) -> None:
-    assert json_errors_wanted(args) is expected
 
 
 @pytest.mark.parametrize(

@@ -27,35 +27,6 @@ def shell(cluster: ScriptedCluster) -> Shell:
     return Shell(cluster.address)
 
 
-def test_partitions_are_filtered_by_what_is_wrong_with_them(shell: Shell, cluster: ScriptedCluster) -> None:
-    cluster.topics = {
-        "ill": [
-            Part([0, 1, 2]),
-            Part([0, 1, 2], isr=[0, 1]),
-            Part([0, 1, 2], isr=[0], elr=[2]),
-            Part([2, 1], isr=[2], leader=-1),
-            Part([0, 1, 2], isr=[0, 1], adding=[2]),
-        ]
-    }
-
-    def shown(*options: str) -> list[int]:
-        return [
-            part["partition"]
-            for topic in shell.json("topics", "describe", *options)["topics"]
-            for part in topic["partitions"]
-        ]
-
-    assert shown("--under-replicated") == [1, 2, 3], "what is being added does not count"
-    assert shown("--unavailable") == [3]
-    assert shown("--under-min-isr") == [2, 3]
-    assert shown("--unavailable", "--under-min-isr", "--under-replicated") == [1, 2, 3]
-    assert shown() == [0, 1, 2, 3, 4]
-    lines = shell.lines("topics", "describe", "ill", "--under-min-isr")
-    assert lines[1].split() == ["PARTITION", "LEADER", "REPLICAS", "ISR", "ELR", "BEGIN", "END", "SIZE"]
-    assert lines[2].split()[:5] == ["2", "0", "0,1,2", "0", "2"]
-    assert "ADDING" in shell.done("topics", "describe", "ill")
-
-
 def test_a_broker_that_is_away_is_listed_as_long_as_it_is_missed(shell: Shell, cluster: ScriptedCluster) -> None:
     cluster.away = {2}
     cluster.topics["other"] = [Part([1, 2], isr=[1])]

@@ -14,13 +14,10 @@ import pytest
 from tests.cli.commands import Shell
 from tests.cli.scripted_cluster import Part, ScriptedCluster
 
-from penstock.cli.cluster.partition_moves import parse_plan, plan_text
-from penstock.client.cluster_metadata import TopicPartition
-
 RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 LISTS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 _TOPIC, _BROKER = 2, 4
-_INVALID_ASSIGNMENT, _PREFERRED_AWAY, _NOBODY_ALIVE = 39, 80, 83
+_INVALID_ASSIGNMENT = 39
 
 
 @pytest.fixture
@@ -192,51 +189,6 @@ def test_some_are_moved_though_others_are_refused(shell: Shell, cluster: Scripte
     assert document["moving"] == 1
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("nonsense", "is not a plan"),
-        ('{"version": 2, "partitions": []}', "version 2 is not supported"),
-        ('{"version": 1}', "partitions"),
-        ('{"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": []}]}', "at least one"),
-        ('{"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 1]}]}', "none of them twice"),
-        ('{"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1], "log_dirs": ["/d"]}]}',
-         "brokers choose it"),
-    ],
-)  # fmt: skip
-def test_a_file_that_is_no_plan_is_refused_with_an_example(shell: Shell, tmp_path: Path, text: str, said: str) -> None:
-    plan = tmp_path / "plan.json"
-    plan.write_text(text)
-    result = shell("reassign", "start", plan)
-    assert result.exit_code == 2
-    assert said in result.stderr
-    assert "penstock reassign plan -o FILE" in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        (entry(0, [1], "vews"), "Did you mean views?"),
-        (entry(9, [1]), "has no partition 9"),
-        (entry(0, [0, 8]), "on broker 8, which is not there"),
-    ],
-)
-def test_a_plan_that_names_what_is_not_there_moves_nothing(
-    shell: Shell, cluster: ScriptedCluster, tmp_path: Path, wrong: dict[str, Any], said: str
-) -> None:
-    result = shell("reassign", "start", written(tmp_path, entry(1, [2]), wrong))
-    assert result.exit_code == 4
-    assert said in result.stderr
-    assert cluster.topics["views"][1].replicas == [0]
-
-
-def test_a_missing_file_and_a_listing_twice_are_told(shell: Shell, tmp_path: Path) -> None:
-    assert "No such file" in shell("reassign", "start", tmp_path / "nowhere.json").stderr
-    assert (
-        "views-0 is listed twice" in shell("reassign", "start", written(tmp_path, entry(0, [1]), entry(0, [2]))).stderr
-    )
-
-
 # --- status and cancel
 
 
@@ -292,44 +244,4 @@ def test_moves_are_taken_back_by_name_by_plan_or_all(shell: Shell, moving: Scrip
 # --- elect
 
 
-def test_leadership_is_given_back_to_those_who_lost_it(shell: Shell, cluster: ScriptedCluster) -> None:
-    cluster.topics["other"] = [Part([1, 2], leader=2), Part([2, 1])]
-    assert shell.lines("elect", "preferred")[1].split() == ["other", "0", "2", "1"]
-    assert cluster.topics["other"][0].leader == 1
-    assert "Nothing to elect" in shell.done("elect", "preferred")
-    document = shell.json("elect", "preferred", "other")
-    assert document == {"elected": [], "notNeeded": 2, "failed": []}
-
-
-@pytest.mark.parametrize(
-    ("kind", "code", "advice"),
-    [
-        ("preferred", _PREFERRED_AWAY, "Start the brokers that are away"),
-        ("unclean", _NOBODY_ALIVE, "start one of their"),
-    ],
-)
-def test_an_election_that_fails_says_what_to_do(
-    shell: Shell, cluster: ScriptedCluster, kind: str, code: int, advice: str
-) -> None:
-    cluster.refusals = {("views", 1): code}
-    result = shell("elect", kind, "views:1")
-    assert result.exit_code == 4
-    assert "Election failed for 1 partition: views-1" in result.stderr
-    assert advice in result.stderr
-
-
-def test_an_unclean_election_is_only_for_what_is_named(shell: Shell, cluster: ScriptedCluster) -> None:
-    assert shell("elect", "unclean").exit_code == 2
-    assert shell("elect", "unclean", "views", "--all").exit_code == 2
-    cluster.topics["views"][1] = Part([2, 1], isr=[1], leader=-1)
-    assert shell.json("elect", "unclean", "--all")["elected"] == [
-        {"topic": "views", "partition": 1, "before": None, "leader": 2}
-    ]
-
-
 # --- files
-
-
-def test_a_plan_survives_its_file() -> None:
-    plan = {TopicPartition("a", 0): (1, 2), TopicPartition("b", 3): (2,)}
-    assert parse_plan(plan_text(plan)) == plan

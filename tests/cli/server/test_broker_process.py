@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import resource
+import socket
 from importlib.metadata import requires
 from typing import Any, cast
 
@@ -11,7 +13,7 @@ from tests.timeouts import PATIENCE_S
 
 from penstock.broker.broker import Broker
 from penstock.cli.server import broker_process
-from penstock.cli.server.broker_process import StopRequest
+from penstock.cli.server.broker_process import StopRequest, free_port_after, http_url, raise_open_files_limit
 
 
 class Starting:
@@ -72,3 +74,28 @@ def test_a_plain_installation_brings_uvloop_and_a_broker_runs_on_it() -> None:
     plain = [each for each in requires("penstock") or () if "extra ==" not in each]
     assert any(each.startswith("uvloop") for each in plain), "the measured broker is the one that pip installs"
     assert broker_process._event_loop()[1] == "uvloop"
+
+
+def test_the_limit_of_open_files_is_the_system_s() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(before[0], 256), before[1]))
+        raise_open_files_limit()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_free_port_is_proposed_but_not_a_taken_one() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert free_port_after(port - 1) != port
+    assert free_port_after(65_535) is None
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [("127.0.0.1", "http://127.0.0.1:1"), ("0.0.0.0", "http://localhost:1"), ("::1", "http://[::1]:1")],
+)
+def test_the_url_is_one_that_can_be_opened(host: str, url: str) -> None:
+    assert http_url(host, 1) == url

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
-import resource
 import signal
 import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,9 +17,6 @@ from tests.cli.logs import run
 from tests.cli.running import CLEAN_MARKER, Running, consume, produce, server
 from tests.ports import free_port
 from tests.timeouts import PATIENCE_S
-
-from penstock.cli.log_format import LineFormatter
-from penstock.cli.server.broker_process import free_port_after, http_url, raise_open_files_limit
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (DEBUG|INFO|WARNING|ERROR) +[\w.]+: \S.*")
 
@@ -272,89 +266,4 @@ def test_health_and_metrics_answer(tmp_path: Path) -> None:
 # --- up
 
 
-def test_up_shows_where_it_is_and_its_snippets_work(tmp_path: Path) -> None:
-    port = free_port()
-    with Running("up", "--port", str(port), "--http-port", str(free_port()), cwd=tmp_path) as broker:
-        broker.until("Ctrl-C stops it")
-        assert f"127.0.0.1:{port}" in broker.text
-        assert f"{tmp_path / 'penstock-data'} (no topics yet)" in broker.text
-        assert "/metrics" in broker.text
-        produced, consumed = (_snippet(broker.said, title) for title in ("Produce from Python", "Consume from Python"))
-        subprocess.run([sys.executable, "-c", produced], check=True, timeout=PATIENCE_S, capture_output=True)
-        with subprocess.Popen([sys.executable, "-uc", consumed], stdout=subprocess.PIPE, text=True) as consumer:
-            assert consumer.stdout is not None
-            assert consumer.stdout.readline() == "0 b'hello'\n"
-            consumer.kill()
-        assert broker.stop(signal.SIGINT) == 0
-    assert broker.said[-1] == f"Stopped. The data is kept in {tmp_path / 'penstock-data'}"
-    assert (tmp_path / "penstock-data" / CLEAN_MARKER).exists()
-
-
-def test_up_again_finds_its_topics(tmp_path: Path) -> None:
-    options = ("--data-dir", tmp_path / "data", "--port", "0", "--http-port", "0")
-    for expected in ("no topics yet", "1 topic"):
-        with Running("up", *options) as broker:
-            address = broker.until("Kafka clients").split()[-1]
-            assert expected in broker.until("Data ")
-            produce(address, "t", b"one")
-            assert broker.stop() == 0
-        assert "http://" not in broker.text
-
-
-def _snippet(said: list[str], title: str) -> str:
-    begin = next(number for number, line in enumerate(said) if line.startswith(title)) + 1
-    return "\n".join(said[begin : said.index("", begin)])
-
-
 # --- parts
-
-
-def _logged(message: str, fail: Callable[[], object] | None = None) -> str:
-    record = logging.LogRecord("penstock.x", logging.WARNING, __file__, 1, message, (), None)
-    record.created = 1_700_000_000.25
-    if fail is not None:
-        try:
-            fail()
-        except ValueError as error:
-            record.exc_info = (type(error), error, error.__traceback__)
-    return LineFormatter().format(record)
-
-
-def test_an_event_is_a_line() -> None:
-    assert _logged("it rains") == "2023-11-14T22:13:20.250Z WARNING penstock.x: it rains"
-
-
-def test_an_event_that_holds_a_line_break_is_still_one() -> None:
-    assert _logged("a\nb\x1b[31m").endswith(r"a\nb\x1b[31m")
-
-
-def test_an_exception_is_on_the_line_of_its_event() -> None:
-    line = _logged("broken", lambda: int("x\ny"))
-    assert "\n" not in line
-    assert "broken | ValueError: invalid literal" in line
-    assert "(test_server_commands.py:" in line
-
-
-def test_the_limit_of_open_files_is_the_system_s() -> None:
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(before[0], 256), before[1]))
-        raise_open_files_limit()
-        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
-def test_a_free_port_is_proposed_but_not_a_taken_one() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        assert free_port_after(port - 1) != port
-    assert free_port_after(65_535) is None
-
-
-@pytest.mark.parametrize(
-    ("host", "url"),
-    [("127.0.0.1", "http://127.0.0.1:1"), ("0.0.0.0", "http://localhost:1"), ("::1", "http://[::1]:1")],
-)
-def test_the_url_is_one_that_can_be_opened(host: str, url: str) -> None:
-    assert http_url(host, 1) == url
