@@ -77,7 +77,7 @@ class BrokerCluster:
                     return number
             return None
 
-        return self.eventually(find, "somebody is the controller")
+        return self.eventually(find, "a controller is elected")
 
     def epoch(self, number: int) -> int:
         return self.brokers[number].broker.services.membership.broker_epoch

@@ -1,7 +1,7 @@
 """A real file system on which chosen partitions meet a broken disk.
 
-Rule: everything passes through to the machine, except that in folders named `full` a write finds no room, and in
-folders named `broken` a sync fails. Both may be changed while a broker runs.
+Everything passes through to the machine, except that writes in folders named `full` find no room, and syncs in folders
+named `broken` fail. Both can be changed while a broker runs.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def asked(context: FetchContext) -> str:
     return " ".join(f"{topic}-{partition.partition}" for topic, partition in context.partitions)
 
 
-def told(response: FetchResponse) -> str:
+def reported(response: FetchResponse) -> str:
     """What a response tells of, in order."""
     return " ".join(
         f"{topic.topic}-{partition.partition_index}" for topic in response.responses for partition in topic.partitions
@@ -97,7 +97,7 @@ class Broker:
         ]
 
     def open(self, names: str, *, privileged: bool = False) -> int:
-        """The id of a new session for these partitions; 0 if none was to be had."""
+        """The id of a new session for these partitions; 0 if there is none."""
         return self.round(fetch(names), privileged=privileged).session_id
 
     def lives(self, session: int, *, epoch: int = 1, privileged: bool = False) -> bool:

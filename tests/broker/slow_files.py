@@ -12,7 +12,7 @@ from penstock.runtime.files import File
 
 
 class SlowFiles(FaultyFiles):
-    """Whoever opens a file in a folder named `slow` waits for `goes_on`; `is_waiting` says that somebody does."""
+    """Opening a file in a folder named `slow` waits for `goes_on`; `is_waiting` is set meanwhile."""
 
     def __init__(self, slow: set[str]) -> None:
         super().__init__()

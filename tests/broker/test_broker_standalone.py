@@ -233,7 +233,7 @@ def test_reassignments_are_answered_partition_by_partition(broker: Broker, clien
     assert found == [
         [
             ErrorCode.NONE,  # where it is already
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,  # nobody else is there
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,  # there is no other broker
             ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
         ],

@@ -227,10 +227,10 @@ def test_a_stop_while_a_topic_is_made_waits_for_it_and_is_clean(tmp_path: Path) 
         )
         await asyncio.to_thread(files.is_waiting.wait, PATIENCE_S)
         stopping = asyncio.create_task(broker.stop())
-        await asyncio.sleep(0.01)  # time to end too early in; a stop that waits is not told apart by less or more of it
+        await asyncio.sleep(0.01)  # time in which a stop that does not wait would end
         assert not stopping.done()
         with pytest.raises(BlockingIOError):
-            PosixFiles().lock(f"{tmp_path}/{LOCK_FILE}")  # nobody else may have a folder in which something is made
+            PosixFiles().lock(f"{tmp_path}/{LOCK_FILE}")  # a folder in which a log is being created stays locked
         files.goes_on.set()
         assert await patiently(stopping)
         await patiently(creating)

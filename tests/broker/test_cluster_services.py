@@ -78,7 +78,7 @@ def test_a_controlled_shutdown_does_not_disturb_producers(cluster: BrokerCluster
                 value = b"%d" % number
                 try:
                     producer.send("views-2", value).result(PATIENCE_S)
-                except BaseException as error:  # noqa: BLE001 - told below
+                except BaseException as error:  # noqa: BLE001 - reported below
                     failures.append(error)
                     return
                 sent.append(value)
@@ -143,7 +143,7 @@ def test_a_session_that_ended_is_followed_by_another(cluster: BrokerCluster) -> 
     epochs = {number: cluster.epoch(number) for number in cluster.brokers}
     cluster.zookeeper.pause()
     with Producer(cluster.bootstrap) as producer:
-        producer.send("views-5", b"while nobody answers for the tree").result(PATIENCE_S)
+        producer.send("views-5", b"while the tree does not answer").result(PATIENCE_S)
     cluster.zookeeper.kill()
     cluster.zookeeper.start()
     until(

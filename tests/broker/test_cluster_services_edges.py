@@ -41,7 +41,7 @@ def make(cluster: BrokerCluster, name: str, partitions: int = 1) -> None:
 
 
 class Sender:
-    """Somebody who sends one record after the other, from a thread, until told to stop."""
+    """Sends one record after the other on a thread until stopped."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.sent: list[bytes] = []
@@ -56,7 +56,7 @@ class Sender:
                 value = b"%d" % len(self.sent)
                 try:
                     producer.send(self._topic, value).result(PATIENCE_S)
-                except BaseException as error:  # noqa: BLE001 - told by `until_more`
+                except BaseException as error:  # noqa: BLE001 - reported by `until_more`
                     self.failures.append(error)
                     return
                 self.sent.append(value)
@@ -115,10 +115,10 @@ def test_a_broker_whose_disk_fails_leaves_and_producers_continue(
             "others lead what it led",
         )
         sender.until_more(100)
-        told = [record.getMessage() for record in caplog.records if "leaves the cluster" in record.getMessage()]
-        assert len(told) == 1
-        assert folder in told[0]
-        assert "repair or replace the disk" in told[0]
+        reported = [record.getMessage() for record in caplog.records if "leaves the cluster" in record.getMessage()]
+        assert len(reported) == 1
+        assert folder in reported[0]
+        assert "repair or replace the disk" in reported[0]
         assert "kafka_log_offline_log_directories 1" in http(cluster, failing, "metrics")
         health = http(cluster, failing, "health")
         assert '"degraded"' in health
@@ -250,8 +250,8 @@ def test_brokers_stop_without_waiting_for_an_unreachable_tree(tmp_path: Path, ca
         for number in (controller, *[each for each in cluster.brokers if each != controller]):
             cluster.stop(number)
         gc.collect()
-    told = [record.getMessage() for record in caplog.records if "without handing over" in record.getMessage()]
-    assert len(told) == 3
+    reported = [record.getMessage() for record in caplog.records if "without handing over" in record.getMessage()]
+    assert len(reported) == 3
     assert [record for record in caplog.records if record.name == "asyncio"] == [], "nothing is left to itself"
 
 
@@ -284,8 +284,8 @@ def test_brokers_that_stop_all_at_once_log_no_error_and_do_not_wait_for_one_anot
                 list(pool.map(lambda broker: broker.stop(), cluster.brokers.values()))
             stopping.set()
             writer.join()
-            told = [record for record in caplog.records if record.levelno >= logging.ERROR]
-            assert [record.getMessage() for record in told if record.name.startswith("penstock.")] == []
+            reported = [record for record in caplog.records if record.levelno >= logging.ERROR]
+            assert [record.getMessage() for record in reported if record.name.startswith("penstock.")] == []
             # Who waits for replicas that are gone is answered; nobody is cut off with an answer owed.
             assert "with pending replies" not in caplog.text
             for number in list(cluster.brokers):

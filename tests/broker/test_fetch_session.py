@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import pytest
-from tests.broker.fetch_session_stories import VERSION, Broker, asked, fetch, result, told
+from tests.broker.fetch_session_stories import VERSION, Broker, asked, fetch, reported, result
 
 from penstock.broker.fetch_session import FetchSession, ResponseMismatch, requested_partitions
 from penstock.wire.protocol import ApiKey, ErrorCode, response_codec
@@ -31,14 +31,14 @@ class Region(NamedTuple):
 def test_a_fetch_with_epoch_minus_one_is_answered_whole_and_leaves_nothing_behind() -> None:
     broker = Broker()
     response = broker.round(fetch("a-0 a-1 b-0", epoch=-1))
-    assert (response.session_id, response.error_code, told(response)) == (0, 0, "a-0 a-1 b-0")
+    assert (response.session_id, response.error_code, reported(response)) == (0, 0, "a-0 a-1 b-0")
     assert (broker.sessions.count, broker.sessions.partitions_cached) == (0, 0)
 
 
 def test_a_version_before_sessions_gets_none_whatever_the_message_holds() -> None:
     broker = Broker()
     response = broker.round(fetch("a-0", session=7, epoch=3), version=6)
-    assert (response.session_id, response.error_code, told(response)) == (0, 0, "a-0")
+    assert (response.session_id, response.error_code, reported(response)) == (0, 0, "a-0")
     assert broker.round(fetch("a-0", epoch=0), version=6).session_id == 0
     assert broker.round(fetch("a-0", epoch=0), version=7).session_id > 0
 
@@ -47,7 +47,7 @@ def test_a_fetch_with_epoch_zero_is_answered_whole_and_opens_a_session() -> None
     broker = Broker()
     response = broker.round(fetch("a-0 b-0 a-1"))
     assert 0 < response.session_id < 2**31
-    assert told(response) == "a-0 a-1 b-0"
+    assert reported(response) == "a-0 a-1 b-0"
     assert (broker.sessions.count, broker.sessions.partitions_cached) == (1, 3)
 
 
@@ -70,7 +70,7 @@ def test_a_full_fetch_ends_the_session_that_it_names(epoch: int) -> None:
     broker = Broker()
     session = broker.open("a-0 a-1")
     response = broker.round(fetch("b-0", session=session, epoch=epoch))
-    assert (told(response), response.error_code) == ("b-0", 0)
+    assert (reported(response), response.error_code) == ("b-0", 0)
     assert response.session_id != session
     assert not broker.lives(session)
     assert broker.sessions.count == broker.sessions.partitions_cached == (1 if epoch == 0 else 0)
@@ -91,7 +91,7 @@ def test_a_partition_requested_twice_is_read_once_as_requested_last() -> None:
 def test_a_response_names_each_topic_once() -> None:
     response = Broker().round(fetch("b-0 a-0 b-1 a-1"))
     assert [topic.topic for topic in response.responses] == ["b", "a"]
-    assert told(response) == "b-0 b-1 a-0 a-1"
+    assert reported(response) == "b-0 b-1 a-0 a-1"
 
 
 @pytest.mark.parametrize("epoch", [-1, 0, 1])
@@ -99,10 +99,10 @@ def test_responses_can_be_written(epoch: int) -> None:
     response = Broker().round(fetch("a-0", epoch=epoch))
     codec = response_codec(ApiKey.FETCH, VERSION)
     read, _ = codec.decode(codec.encode(response))
-    assert (read.session_id, read.error_code, told(read)) == (
+    assert (read.session_id, read.error_code, reported(read)) == (
         response.session_id,
         response.error_code,
-        told(response),
+        reported(response),
     )
 
 
@@ -117,7 +117,7 @@ def test_an_unknown_session_is_not_found() -> None:
         assert context.error == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         assert asked(context) == ""
         response = context.answer([])
-        assert (response.error_code, response.session_id, told(response)) == (70, 0, "")
+        assert (response.error_code, response.session_id, reported(response)) == (70, 0, "")
 
 
 @pytest.mark.parametrize("epoch", [2, MAX_EPOCH, -2, -(2**31)])
@@ -125,7 +125,7 @@ def test_a_wrong_epoch_is_rejected_and_changes_nothing(epoch: int) -> None:
     broker = Broker()
     session = broker.open("a-0")
     response = broker.round(fetch("b-0", session=session, epoch=epoch, forget="a-0"))
-    assert (response.error_code, told(response)) == (ErrorCode.INVALID_FETCH_SESSION_EPOCH, "")
+    assert (response.error_code, reported(response)) == (ErrorCode.INVALID_FETCH_SESSION_EPOCH, "")
     assert asked(broker.begin(fetch(session=session, epoch=1))) == "a-0"
 
 
@@ -153,7 +153,7 @@ def test_partitions_are_added_changed_and_forgotten() -> None:
     assert asked(context) == "a-0 a-1 c-0"
     assert [partition.fetch_offset for _, partition in context.partitions] == [0, 33, 33]
     assert broker.sessions.partitions_cached == 3
-    assert told(context.answer(broker.results(context))) == "c-0"
+    assert reported(context.answer(broker.results(context))) == "c-0"
     assert asked(broker.begin(fetch(session=session, epoch=2))) == "a-0 a-1 c-0"
 
 
@@ -167,7 +167,7 @@ def test_forgetting_everything_ends_the_session() -> None:
     broker = Broker()
     session = broker.open("a-0 b-0")
     response = broker.round(fetch(session=session, epoch=1, forget="a-0 b-0"))
-    assert (response.session_id, response.error_code, told(response)) == (0, 0, "")
+    assert (response.session_id, response.error_code, reported(response)) == (0, 0, "")
     assert (broker.sessions.count, broker.sessions.partitions_cached) == (0, 0)
     assert not broker.lives(session, epoch=2)
 
@@ -176,7 +176,7 @@ def test_a_forgotten_partition_that_is_added_again_is_reported_again() -> None:
     broker = Broker()
     session = broker.open("a-0 b-0")
     broker.round(fetch(session=session, epoch=1, forget="b-0"))
-    assert told(broker.round(fetch("b-0", session=session, epoch=2))) == "b-0"
+    assert reported(broker.round(fetch("b-0", session=session, epoch=2))) == "b-0"
 
 
 def test_a_consumer_can_neither_use_nor_end_the_session_of_a_follower() -> None:
@@ -213,19 +213,19 @@ def test_an_idle_fetch_is_answered_empty_and_keeps_the_session() -> None:
 def test_a_moved_watermark_or_log_start_is_reported_once(news: tuple[str, PartitionData]) -> None:
     broker = Broker()
     session = broker.open("a-0 a-1")
-    assert told(broker.round(fetch(session=session, epoch=1), news)) == "a-1"
-    assert told(broker.round(fetch(session=session, epoch=2), news)) == ""
+    assert reported(broker.round(fetch(session=session, epoch=1), news)) == "a-1"
+    assert reported(broker.round(fetch(session=session, epoch=2), news)) == ""
 
 
 def test_a_follower_that_asks_again_gets_the_offsets_again() -> None:
     broker = Broker()
     session, consumer = broker.open("a-0 a-1", privileged=True), broker.open("a-0 a-1")
     news = result("a-1", 11)
-    assert told(broker.round(fetch("a-1", session=session, epoch=1, offset=9), news, privileged=True)) == "a-1"
-    assert told(broker.round(fetch("a-1", session=session, epoch=2, offset=11), news, privileged=True)) == "a-1"
-    assert told(broker.round(fetch(session=session, epoch=3), news, privileged=True)) == ""
-    assert told(broker.round(fetch("a-1", session=consumer, epoch=1, offset=9), news)) == "a-1"
-    assert told(broker.round(fetch("a-1", session=consumer, epoch=2, offset=11), news)) == ""
+    assert reported(broker.round(fetch("a-1", session=session, epoch=1, offset=9), news, privileged=True)) == "a-1"
+    assert reported(broker.round(fetch("a-1", session=session, epoch=2, offset=11), news, privileged=True)) == "a-1"
+    assert reported(broker.round(fetch(session=session, epoch=3), news, privileged=True)) == ""
+    assert reported(broker.round(fetch("a-1", session=consumer, epoch=1, offset=9), news)) == "a-1"
+    assert reported(broker.round(fetch("a-1", session=consumer, epoch=2, offset=11), news)) == ""
 
 
 def test_a_last_stable_offset_that_moved_alone_is_not_reported() -> None:
@@ -233,7 +233,7 @@ def test_a_last_stable_offset_that_moved_alone_is_not_reported() -> None:
     session = broker.open("a-0")
     topic, data = result("a-0")
     data.last_stable_offset = 4
-    assert told(broker.round(fetch(session=session, epoch=1), (topic, data))) == ""
+    assert reported(broker.round(fetch(session=session, epoch=1), (topic, data))) == ""
 
 
 @pytest.mark.parametrize("records", [b"x", bytearray(b"x"), memoryview(b"x"), Region(1)])
@@ -243,7 +243,7 @@ def test_records_are_always_sent(records: Chunk) -> None:
     topic, data = result("a-1")
     data.records = records
     for epoch in (1, 2):
-        assert told(broker.round(fetch(session=session, epoch=epoch), (topic, data))) == "a-1"
+        assert reported(broker.round(fetch(session=session, epoch=epoch), (topic, data))) == "a-1"
 
 
 @pytest.mark.parametrize("records", [None, b"", bytearray(), memoryview(b""), Region(0)])
@@ -252,7 +252,7 @@ def test_no_records_are_no_news(records: Chunk | None) -> None:
     session = broker.open("a-0")
     topic, data = result("a-0")
     data.records = records
-    assert told(broker.round(fetch(session=session, epoch=1), (topic, data))) == ""
+    assert reported(broker.round(fetch(session=session, epoch=1), (topic, data))) == ""
 
 
 def test_an_error_is_sent_each_time_and_so_is_its_end() -> None:
@@ -260,14 +260,16 @@ def test_an_error_is_sent_each_time_and_so_is_its_end() -> None:
     session = broker.open("a-0 a-1")
     error = result("a-0", 10, error=ErrorCode.KAFKA_STORAGE_ERROR)
     rounds = [(error,), (error,), (), ()]
-    answers = [told(broker.round(fetch(session=session, epoch=epoch), *news)) for epoch, news in enumerate(rounds, 1)]
+    answers = [
+        reported(broker.round(fetch(session=session, epoch=epoch), *news)) for epoch, news in enumerate(rounds, 1)
+    ]
     assert answers == ["a-0", "a-0", "a-0", ""]
 
 
 def test_an_error_in_the_full_fetch_is_followed_up() -> None:
     broker = Broker()
     session = broker.round(fetch("a-0 a-1"), result("a-1", -1, error=3)).session_id
-    assert told(broker.round(fetch(session=session, epoch=1), result("a-1", -1))) == "a-1"
+    assert reported(broker.round(fetch(session=session, epoch=1), result("a-1", -1))) == "a-1"
 
 
 def test_a_better_replica_to_read_from_and_a_diverging_log_are_always_sent() -> None:
@@ -277,21 +279,21 @@ def test_a_better_replica_to_read_from_and_a_diverging_log_are_always_sent() -> 
     elsewhere[1].preferred_read_replica = 0
     diverging[1].diverging_epoch = EpochEndOffset(epoch=0, end_offset=0)
     for epoch in (1, 2):
-        assert told(broker.round(fetch(session=session, epoch=epoch), elsewhere, diverging)) == "a-0 a-2"
+        assert reported(broker.round(fetch(session=session, epoch=epoch), elsewhere, diverging)) == "a-0 a-2"
 
 
 def test_an_added_partition_is_reported_even_if_empty() -> None:
     broker = Broker()
     session = broker.open("a-0")
     empty = result("b-0", -1, start=-1)
-    assert told(broker.round(fetch("b-0", session=session, epoch=1), empty)) == "b-0"
-    assert told(broker.round(fetch(session=session, epoch=2), empty)) == ""
+    assert reported(broker.round(fetch("b-0", session=session, epoch=1), empty)) == "b-0"
+    assert reported(broker.round(fetch(session=session, epoch=2), empty)) == ""
 
 
 def test_a_changed_position_alone_is_not_reported() -> None:
     broker = Broker()
     session = broker.open("a-0")
-    assert told(broker.round(fetch("a-0", session=session, epoch=1, offset=5))) == ""
+    assert reported(broker.round(fetch("a-0", session=session, epoch=1, offset=5))) == ""
 
 
 def test_unchanged_partitions_can_be_left_out_of_the_results() -> None:
@@ -303,12 +305,12 @@ def test_unchanged_partitions_can_be_left_out_of_the_results() -> None:
     assert not context.unchanged("a", 0, 11, 0)
     assert not context.unchanged("a", 0, 10, 1)
     assert not context.unchanged("a", 1, 10, 0), "its error is over"
-    assert not context.unchanged("b", 0, 10, 0), "it was never told"
+    assert not context.unchanged("b", 0, 10, 0), "it was never reported"
     assert not context.unchanged("nowhere", 0, 10, 0)
-    assert told(context.answer([result("a-2", 12)])) == "a-2"
+    assert reported(context.answer([result("a-2", 12)])) == "a-2"
     following = broker.begin(fetch(session=session, epoch=3))
     assert following.unchanged("a", 0, 10, 0)
-    assert not following.unchanged("b", 0, 10, 0), "still not told"
+    assert not following.unchanged("b", 0, 10, 0), "still not reported"
     assert not broker.begin(fetch("a-0")).unchanged("a", 0, 10, 0), "a full fetch tells all"
 
 
@@ -351,9 +353,9 @@ def test_a_superseded_fetch_is_answered_empty() -> None:
     assert broker.round(fetch("b-0", session=session, epoch=2, forget="a-1")).error_code == 0
     assert asked(waiting) == "a-0 a-1"
     response = waiting.answer([result("a-0", 99, records=b"x"), result("a-1")])
-    assert (response.error_code, response.session_id, told(response)) == (71, session, "")
+    assert (response.error_code, response.session_id, reported(response)) == (71, session, "")
     assert waiting.throttled(5).error_code == 71
-    assert told(broker.round(fetch(session=session, epoch=3), result("a-0", 99))) == "a-0"
+    assert reported(broker.round(fetch(session=session, epoch=3), result("a-0", 99))) == "a-0"
 
 
 def test_a_fetch_whose_session_ended_while_it_waited_is_answered() -> None:
@@ -362,7 +364,7 @@ def test_a_fetch_whose_session_ended_while_it_waited_is_answered() -> None:
     waiting = broker.begin(fetch(session=session, epoch=1))
     assert broker.sessions.close_session(session)
     assert not broker.sessions.close_session(session)
-    assert told(waiting.answer([result("a-0", 11)])) == "a-0"
+    assert reported(waiting.answer([result("a-0", 11)])) == "a-0"
     assert not broker.lives(session, epoch=2)
 
 
@@ -370,13 +372,13 @@ def test_a_throttled_fetch_does_not_change_the_session() -> None:
     broker = Broker()
     session = broker.open("a-0")
     response = broker.begin(fetch(session=session, epoch=1)).throttled(250)
-    assert (response.throttle_time_ms, response.session_id, response.error_code, told(response)) == (
+    assert (response.throttle_time_ms, response.session_id, response.error_code, reported(response)) == (
         250,
         session,
         0,
         "",
     )
-    assert told(broker.round(fetch(session=session, epoch=2), result("a-0", 11))) == "a-0"
+    assert reported(broker.round(fetch(session=session, epoch=2), result("a-0", 11))) == "a-0"
 
 
 def test_a_throttled_full_fetch_opens_no_session() -> None:

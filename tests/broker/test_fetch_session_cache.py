@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.broker.fetch_session_stories import EVICTION_MS, Broker, fetch, told
+from tests.broker.fetch_session_stories import EVICTION_MS, Broker, fetch, reported
 
 from penstock.broker import fetch_session
 from penstock.broker.fetch_session import FetchSessions
@@ -11,7 +11,7 @@ from penstock.runtime.randomness import SeededRandom
 
 
 class Dice(SeededRandom):
-    """Throws what it was told to throw."""
+    """Returns the given numbers."""
 
     def __init__(self, *throws: int) -> None:
         super().__init__(0)
@@ -32,7 +32,7 @@ def test_without_a_free_slot_a_client_is_served_without_a_session() -> None:
     broker = Broker(slots=2)
     sessions = [broker.open("a-0"), broker.open("a-0")]
     response = broker.round(fetch("a-0 a-1"))
-    assert (response.session_id, response.error_code, told(response)) == (0, 0, "a-0 a-1")
+    assert (response.session_id, response.error_code, reported(response)) == (0, 0, "a-0 a-1")
     assert all(broker.lives(session) for session in sessions)
     assert broker.sessions.evictions == 0
 
@@ -121,7 +121,7 @@ def test_a_larger_follower_takes_the_place_of_a_smaller_old_one() -> None:
     broker = Broker(slots=2)
     wide, narrow = broker.open("a-0 a-1 a-2", privileged=True), broker.open("a-0", privileged=True)
     aged(broker, wide, narrow, privileged=True)
-    assert broker.open("b-0", privileged=True) == 0, "it is no larger"
+    assert broker.open("b-0", privileged=True) == 0, "it is not larger"
     assert broker.open("b-0 b-1", privileged=True) > 0
     assert not broker.lives(narrow, epoch=3, privileged=True)
     assert broker.lives(wide, epoch=3, privileged=True)
@@ -133,7 +133,7 @@ def test_a_consumer_never_takes_the_place_of_a_follower_in_use() -> None:
     aged(broker, follower, privileged=True)
     assert broker.open("b-0 b-1 b-2") == 0
     broker.now_ms += EVICTION_MS + 1
-    assert broker.open("b-0") > 0, "nobody uses it any more"
+    assert broker.open("b-0") > 0, "it is not used any more"
 
 
 def test_a_larger_consumer_takes_the_place_of_the_smallest_old_one() -> None:
@@ -211,7 +211,7 @@ def test_consumers_get_no_session_beyond_the_partitions_that_may_be_kept() -> No
     broker = Broker(max_partitions=3)
     first = broker.open("a-0 a-1")
     response = broker.round(fetch("a-0 a-1"))
-    assert (response.session_id, told(response)) == (0, "a-0 a-1")
+    assert (response.session_id, reported(response)) == (0, "a-0 a-1")
     assert broker.open("a-0") > 0
     assert broker.lives(first)
     assert broker.sessions.partitions_cached == 3
@@ -271,7 +271,7 @@ def test_a_session_that_grows_too_wide_is_ended_and_its_client_served_without_on
     assert broker.round(fetch("a-3", session=session, epoch=2)).error_code == 70
     assert (broker.sessions.count, broker.sessions.partitions_cached) == (0, 0)
     response = broker.round(fetch("a-0 a-1 a-2 a-3"))
-    assert (response.session_id, told(response)) == (0, "a-0 a-1 a-2 a-3")
+    assert (response.session_id, reported(response)) == (0, "a-0 a-1 a-2 a-3")
 
 
 def test_a_consumer_that_is_over_the_limit_because_of_others_may_still_change_what_it_reads() -> None:

@@ -75,7 +75,7 @@ class Session:
     used_ms: int
     keys: list[Key]
     offsets: dict[Key, int]
-    told: dict[Key, tuple[int, int]]
+    reported: dict[Key, tuple[int, int]]
     epoch: int = 1
 
     def tell(self, facts: dict[Key, Facts]) -> set[Key]:
@@ -84,12 +84,12 @@ class Session:
         for key in list(self.keys):
             fact = facts[key]
             if fact.error:
-                self.told.pop(key, None)
+                self.reported.pop(key, None)
                 news.add(key)
                 continue
-            if self.told.get(key) != (fact.watermark, fact.start) or fact.records:
+            if self.reported.get(key) != (fact.watermark, fact.start) or fact.records:
                 news.add(key)
-            self.told[key] = (fact.watermark, fact.start)
+            self.reported[key] = (fact.watermark, fact.start)
             if fact.records:
                 self.keys.remove(key)
                 self.keys.append(key)
@@ -205,7 +205,7 @@ class Trial:
         self.reads(context, keys, dict.fromkeys(keys, step.offset))
         response = context.answer(answer(context, self.facts))
         assert response.error_code == 0
-        assert told(response) == set(keys)
+        assert reported(response) == set(keys)
         if not (wants_session and keys and self.model.make_room(len(keys), step.privileged)):
             assert response.session_id == 0
             return
@@ -227,9 +227,9 @@ class Trial:
             if key not in session.keys:
                 session.keys.append(key)
             if session.privileged:
-                session.told.pop(key, None)  # a follower may have ignored what it was told before it asked anew
+                session.reported.pop(key, None)  # a follower may have ignored what it was told before it asked anew
         session.keys = [key for key in session.keys if key not in step.forget]
-        session.told = {key: session.told[key] for key in session.keys if key in session.told}
+        session.reported = {key: session.reported[key] for key in session.keys if key in session.reported}
         if len(session.keys) > before and self.model.is_too_wide(0, session.privileged):
             self.model.sessions.remove(session)
             self.refused(context, 70)
@@ -238,7 +238,7 @@ class Trial:
         self.reads(context, session.keys, session.offsets)
         news = session.tell(self.facts)
         response = context.answer(answer(context, self.facts))
-        assert (response.error_code, told(response)) == (0, news)
+        assert (response.error_code, reported(response)) == (0, news)
         if not session.keys:
             assert response.session_id == 0
             return
@@ -257,7 +257,7 @@ class Trial:
         assert reading == [(*key, offsets[key]) for key in keys]
 
 
-def told(response: Any) -> set[Key]:
+def reported(response: Any) -> set[Key]:
     return {(topic.topic, data.partition_index) for topic in response.responses for data in topic.partitions}
 
 

@@ -36,7 +36,7 @@ Key = tuple[str, int]
 
 
 class Reader:
-    """A client with a session: what it asks for, and what it has been told of each partition."""
+    """A client with a session: its partitions, and what was reported of each."""
 
     def __init__(self, client: WireClient, offsets: dict[Key, int]) -> None:
         self.client = client
@@ -68,17 +68,17 @@ class Reader:
 
     def take(self, response: FetchResponse) -> list[Key]:
         assert response.error_code == ErrorCode.NONE
-        told = []
+        reported = []
         for topic in response.responses:
             for data in topic.partitions:
                 key = (topic.topic, data.partition_index)
-                told.append(key)
+                reported.append(key)
                 self.view[key] = seen(data)
                 values = values_in(data.records or b"")
                 if values:
                     self.read[key] += values
                     self.move(key, self.offsets[key] + len(values))
-        return told
+        return reported
 
     def move(self, key: Key, offset: int) -> None:
         self.offsets[key] = offset
@@ -197,12 +197,12 @@ def test_partitions_without_room_in_an_answer_are_not_put_to_rest(
     batch = batch_of(bytes(500))
     for index in (1, 2, 3):
         other.produce(topic, batch, partition=index)
-    told: list[Key] = []
+    reported: list[Key] = []
     for _ in range(3):
         request = reader.request()
         request.max_bytes = 1
-        told += [key for key in reader.take(client.ask(ApiKey.FETCH, request, 12)) if reader.read[key]]
-    assert {key for key in told if reader.read[key]} == {(topic, 1), (topic, 2), (topic, 3)}
+        reported += [key for key in reader.take(client.ask(ApiKey.FETCH, request, 12)) if reader.read[key]]
+    assert {key for key in reported if reader.read[key]} == {(topic, 1), (topic, 2), (topic, 3)}
 
 
 # --- what must not be missed

@@ -71,9 +71,9 @@ HELLO = {"/hello": says(b"hello")}
     ],
 )
 def test_a_malformed_head_is_rejected(head: bytes, status: int) -> None:
-    with pytest.raises(RejectedRequest) as refused:
+    with pytest.raises(RejectedRequest) as rejected:
         parse_request(head)
-    assert refused.value.status == status
+    assert rejected.value.status == status
 
 
 @settings(max_examples=200, deadline=None)

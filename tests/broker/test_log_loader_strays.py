@@ -17,8 +17,8 @@ SET_ASIDE = {"penstock.strays": "set-aside"}
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
-    told = (each.getMessage() for each in caplog.records)
-    return [text for text in told if "stray partition set aside" in text]
+    reported = (each.getMessage() for each in caplog.records)
+    return [text for text in reported if "stray partition set aside" in text]
 
 
 def contents_of(folder: Path) -> dict[str, bytes]:
@@ -55,17 +55,17 @@ def test_a_stray_is_set_aside_untouched_and_named_with_its_path(
     caplog.set_level(logging.WARNING)
     with EmbeddedBroker(str(tmp_path)) as embedded, WireClient(embedded.port) as client:
         assert values_in(client.fetch(topic).records) == [b"kept"]
-        assert client.fetch("elsewhere").error_code != 0, "nobody is served from it"
+        assert client.fetch("elsewhere").error_code != 0, "it is not served"
     strays = strays_in(tmp_path)
     assert strays.keys() == {"elsewhere-0", f"{topic}-7"}
     assert contents_of(strays["elsewhere-0"]) == before
-    told = warnings_of(caplog)
-    assert len(told) == 2
-    for text, name in zip(told, ("elsewhere-0", f"{topic}-7"), strict=True):
+    reported = warnings_of(caplog)
+    assert len(reported) == 2
+    for text, name in zip(reported, ("elsewhere-0", f"{topic}-7"), strict=True):
         assert text.startswith(f"stray partition set aside: folder={tmp_path}/{name} ")
         assert str(strays[name]) in text
-    assert "the topic does not exist" in told[0]
-    assert "the topic has 1 partitions" in told[1]
+    assert "the topic does not exist" in reported[0]
+    assert "the topic has 1 partitions" in reported[1]
 
 
 def test_a_topic_that_is_created_by_a_strays_name_begins_empty(tmp_path: Path) -> None:

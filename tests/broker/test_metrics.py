@@ -31,7 +31,7 @@ from penstock.wire.protocol import ApiKey, ErrorCode
 
 
 class _Process:
-    """A process whose figures are known; what is not told is None."""
+    """A process with known metrics; the others are None."""
 
     def cpu_seconds(self) -> float | None:
         return 12.5

@@ -1,8 +1,7 @@
-"""A client for stories about a broker: one blocking socket, requests and answers as the wire has them.
+"""A client for tests of a broker: one blocking socket that sends requests and receives responses.
 
-Rule: it knows the protocol and nothing else. It never retries, never reconnects and never asks for metadata, so what a
-test sees is what the broker sent. What cannot be had over the wire (a topic with settings, the logs) is asked of the
-broker on its own event loop.
+It never retries, reconnects or requests metadata, so what a test sees is what the broker sent. What the wire does not
+offer (a topic with settings, the logs) is read from the broker on its own event loop.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The HTTP port under attack: readers of /metrics that do not read, and pages that call it by a name of their own."""
+"""The HTTP port under attack: clients of /metrics that do not read, and web pages of other sites."""
 
 from __future__ import annotations
 

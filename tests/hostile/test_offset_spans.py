@@ -1,4 +1,4 @@
-"""Batches that claim more offsets than they have records: rejected, and the log goes on, also after a restart."""
+"""Batches that claim more offsets than they have records: rejected, and the log stays usable, also after a restart."""
 
 from __future__ import annotations
 

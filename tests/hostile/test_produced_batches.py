@@ -1,6 +1,6 @@
-"""Batches that no consumer could read, and batches that would cost everybody the broker: rejected, and nothing is lost.
+"""Batches that no consumer could read, and batches that would stall the broker: rejected, and nothing is lost.
 
-Over a socket, with checksums that are right: only who looks into the records can tell.
+Sent over a socket, with correct checksums: only a look into the records shows the error.
 """
 
 from __future__ import annotations

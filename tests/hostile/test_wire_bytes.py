@@ -1,6 +1,6 @@
-"""Clients that mean harm, or are broken, over real sockets.
+"""Hostile or broken clients over real sockets.
 
-Rule: whatever comes, the outcome is an answer or a closed connection. After each story a well-behaved client is served,
+Whatever they send, the outcome is a response or a closed connection. After each test a well-behaved client is served,
 and nothing of the others is left: no connection, no descriptor, no task.
 """
 

@@ -157,10 +157,10 @@ def test_an_invalid_topic_is_rejected_with_the_reason_and_the_others_are_created
 ) -> None:
     async def story(stage: Stage) -> None:
         await stage.create(topic("old"))
-        refused, made = await stage.create(wanted, topic("good"))
-        assert (refused.name, refused.error_code) == (wanted.name, code)
-        assert said in (refused.error_message or "")
-        assert (refused.num_partitions, refused.configs) == (-1, [])
+        rejected, made = await stage.create(wanted, topic("good"))
+        assert (rejected.name, rejected.error_code) == (wanted.name, code)
+        assert said in (rejected.error_message or "")
+        assert (rejected.num_partitions, rejected.configs) == (-1, [])
         assert made.error_code == ErrorCode.NONE
         assert set(stage.cluster.image.topics) == {"old", "good"}
 

@@ -44,7 +44,7 @@ def errors_of(answer: FetchResponse) -> list[int]:
     return [partition.error_code for topic in answer.responses for partition in topic.partitions]
 
 
-# --- refused
+# --- errors
 
 
 @pytest.mark.parametrize("offset", [-1, 4, 2**63 - 1])
@@ -149,7 +149,7 @@ def test_a_client_that_left_while_it_waited_does_not_disturb_others(
     with WireClient(embedded.port) as gone:
         send_and_be_heard(broker, gone, ApiKey.FETCH, forever, 12)
         assert waiting_for(broker, topic) == 1
-    until(lambda: waiting_for(broker, topic) == 0, "nobody waits any more")
+    until(lambda: waiting_for(broker, topic) == 0, "no fetch waits any more")
     assert client.produce(topic, batch_of(b"news")).error_code == ErrorCode.NONE
     assert values_in(client.fetch(topic).records) == [b"news"]
 

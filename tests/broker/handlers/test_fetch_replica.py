@@ -304,7 +304,7 @@ def test_records_are_deleted_when_every_live_replica_has_done_so() -> None:
     assert deleted == [], "3 has them still"
     third.fetch(3, last_epoch=5, start=2)
     assert outcome(deleted) == (ErrorCode.NONE, 2)
-    assert outcome(delete(leader, 1)) == (ErrorCode.NONE, 2), "nobody has anything below"
+    assert outcome(delete(leader, 1)) == (ErrorCode.NONE, 2), "no replica has records below"
 
 
 def test_a_follower_that_waits_hears_soon_that_records_are_deleted() -> None:
@@ -384,7 +384,7 @@ def test_a_replica_not_in_sync_gets_nothing_more_until_the_leaders_debt_is_paid(
     leader.host.append(b"b")
     leader.host.append(b"c")
     leader.turn()
-    assert waiting == [], "that there is more is no news for it"
+    assert waiting == [], "more records do not wake it"
     leader.host.timers.pass_time(int(delay_ms) + 1)
     data = second.take(waiting)
     assert data is not None
@@ -482,7 +482,7 @@ def test_partitions_led_elsewhere_are_not_unknown() -> None:
 
 
 def test_the_current_leader_is_returned_only_by_versions_with_its_address() -> None:
-    """Whoever heard of the leader only, and does not know that broker, would have nowhere to go."""
+    """A client that gets a leader without its address, and does not know that broker, cannot connect to it."""
     stranger = Served(1, cluster(2, 5, replicas=(2, 3), isr=(2, 3)))
     for version in (12, 15):
         (answer,) = consume(stranger, version=version)

@@ -1,4 +1,4 @@
-"""Produce over a socket: what is taken, what is refused and how, and when the answer comes."""
+"""Produce over a socket: what is accepted, what is rejected and how, and when the response is sent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def legacy(*values: bytes, timestamp: int) -> list[LegacyMessage]:
     return [LegacyMessage(i, timestamp, CREATE_TIME, b"key", value) for i, value in enumerate(values)]
 
 
-# --- refused
+# --- errors
 
 
 def test_a_flipped_bit_is_a_corrupt_message_and_nothing_is_appended(broker: Broker, client: WireClient) -> None:
@@ -123,7 +123,7 @@ def test_acks_0_is_not_answered_and_the_next_request_is(broker: Broker, client: 
 
 def test_rejected_records_with_acks_0_close_the_connection(broker: Broker, client: WireClient) -> None:
     topic = make_topic(broker)
-    mixed = {(topic, 0): batch_of(b"taken"), ("nowhere", 0): batch_of(b"refused")}
+    mixed = {(topic, 0): batch_of(b"taken"), ("nowhere", 0): batch_of(b"rejected")}
     client.send(ApiKey.PRODUCE, produce_request(mixed, acks=0), 9)
     assert client.is_ended()
     assert log_of(broker, topic).log_end_offset == 1

@@ -1,4 +1,4 @@
-"""Files of settings as they are found in the world, and all that can be wrong with them."""
+"""Settings files of several Kafka versions, and all that can be wrong with them."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def load(tmp_path: Path, text: str, *assignments: str) -> LoadedSettings:
     return load_settings(path, assignments, host_name=lambda: "machine")
 
 
-def refused(tmp_path: Path, text: str, *assignments: str) -> list[str]:
+def rejected(tmp_path: Path, text: str, *assignments: str) -> list[str]:
     with pytest.raises(InvalidSettings) as caught:
         load(tmp_path, text, *assignments)
     return [str(problem) for problem in caught.value.problems]
@@ -173,7 +173,7 @@ def test_settings_of_single_topics_in_0_7_become_presets(tmp_path: Path) -> None
     ],
 )
 def test_a_bad_value_of_an_old_name_is_rejected_by_that_name(tmp_path: Path, line: str, words: str) -> None:
-    (problem,) = refused(tmp_path, f"\n{line}\n")
+    (problem,) = rejected(tmp_path, f"\n{line}\n")
     assert problem.startswith(f"server.properties:2: {line.split('=', maxsplit=1)[0]}")
     assert words in problem
 
@@ -201,11 +201,11 @@ def test_the_present_name_counts_beside_an_old_one(tmp_path: Path) -> None:
     )
 
 
-# --- what is refused
+# --- errors
 
 
 def test_all_problems_of_a_file_are_reported_together(tmp_path: Path) -> None:
-    problems = refused(
+    problems = rejected(
         tmp_path,
         "num.partitions=0\nlog.dirs=\\u12\nlog.segment.bytes=1 GiB\nlisteners=nowhere\nlog.dirs=/a,/a\n"
         "replica.fetch.wait.max.ms=50000\nmax.connections.per.ip.overrides=x\n",
@@ -227,10 +227,10 @@ def test_all_problems_of_a_file_are_reported_together(tmp_path: Path) -> None:
 
 
 def test_an_error_names_setting_value_type_and_range(tmp_path: Path) -> None:
-    assert refused(tmp_path, "num.partitions=0") == [
+    assert rejected(tmp_path, "num.partitions=0") == [
         "server.properties:1: num.partitions: '0' is not allowed: expected an int (32-bit integer), at least 1"
     ]
-    assert refused(tmp_path, "log.cleaner.min.cleanable.ratio=1.5") == [
+    assert rejected(tmp_path, "log.cleaner.min.cleanable.ratio=1.5") == [
         "server.properties:1: log.cleaner.min.cleanable.ratio: '1.5' is not allowed: expected a double (decimal "
         "number), 0 to 1"
     ]
@@ -269,12 +269,12 @@ def test_an_error_names_setting_value_type_and_range(tmp_path: Path) -> None:
     ],
 )
 def test_settings_that_cannot_work_are_rejected(tmp_path: Path, text: str, words: str) -> None:
-    (problem,) = refused(tmp_path, text)
+    (problem,) = rejected(tmp_path, text)
     assert words in problem
 
 
 def test_one_mistake_makes_one_message(tmp_path: Path) -> None:
-    (problem,) = refused(tmp_path, "replica.fetch.wait.max.ms=many\nreplica.lag.time.max.ms=100")
+    (problem,) = rejected(tmp_path, "replica.fetch.wait.max.ms=many\nreplica.lag.time.max.ms=100")
     assert problem.startswith("server.properties:1: replica.fetch.wait.max.ms: 'many'")
 
 

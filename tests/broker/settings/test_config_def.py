@@ -1,4 +1,4 @@
-"""Values of every type: what is taken, what is refused, how it is shown again."""
+"""Values of every type: what is accepted, what is rejected, how it is shown."""
 
 from __future__ import annotations
 
