@@ -14,26 +14,26 @@ from penstock.wire.types import Message
 
 
 class LinkLost(Exception):
-    """Refused, broken, timed out, answered with what nobody understands, or nobody knows where: try again later."""
+    """The connection was refused or broke, timed out, sent an unexpected response, or the address is unknown."""
 
 
 class Link(Protocol):
-    """One connection, made when it is first needed."""
+    """One connection, opened when it is first needed."""
 
     async def ask(self, api_key: int, version: int, message: Message, timeout_ms: float) -> Message:
-        """The answer; LinkLost if none came within `timeout_ms`."""
+        """The response; LinkLost if none arrives within `timeout_ms`."""
 
     def send(
         self, api_key: int, version: int, message: Message, timeout_ms: float
     ) -> asyncio.Future[Message] | None:  # fmt: skip
-        """As `ask`, at once: None if there is no connection yet. Whatever the future fails with, the link is lost."""
+        """As `ask`, without awaiting: None if there is no connection yet. If the future fails, the link is lost."""
 
     def close(self) -> None:
-        """Let go of it; who still waits for an answer is told LinkLost. Again is harmless."""
+        """Requests in flight fail with LinkLost. Closing twice is harmless."""
 
 
 class Links(Protocol):
-    """Ways to the other brokers."""
+    """Opens links to other brokers."""
 
     def to(self, broker_id: int) -> Link:
-        """A link of its own; LinkLost if nobody knows where that broker is."""
+        """A new link; LinkLost if the broker's address is unknown."""

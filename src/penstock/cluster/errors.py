@@ -11,30 +11,30 @@ from penstock.wire.protocol import ErrorCode
 
 
 class ClusterError(Exception):
-    """Base of everything that the cluster layer raises of its own."""
+    """Base of all errors of the cluster layer."""
 
 
 # --- the tree
 
 
 class TreeError(ClusterError):
-    """An operation on the metadata tree that did not happen, or of which it is not known whether it did."""
+    """An operation on the metadata tree failed, or its outcome is unknown."""
 
 
 class NodeExists(TreeError):
     def __init__(self, path: str) -> None:
-        super().__init__(f"there is a node {path} already")
+        super().__init__(f"node {path} already exists")
         self.path = path
 
 
 class NoNode(TreeError):
     def __init__(self, path: str) -> None:
-        super().__init__(f"there is no node {path}")
+        super().__init__(f"node {path} does not exist")
         self.path = path
 
 
 class BadVersion(TreeError):
-    """Somebody else changed the node first."""
+    """Another session changed the node first."""
 
     def __init__(self, path: str, expected: int, found: int) -> None:
         super().__init__(f"node {path} is at version {found}, not {expected}")
@@ -50,16 +50,16 @@ class NotEmpty(TreeError):
 
 
 class EphemeralParent(TreeError):
-    """A child for a node that vanishes with its session."""
+    """An ephemeral node cannot have children."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"node {path} is ephemeral and can have no children")
+        super().__init__(f"node {path} is ephemeral and cannot have children")
         self.path = path
 
 
 class InvalidPath(TreeError):
     def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"{path[:200]!r} is no path of a node: {reason}")
+        super().__init__(f"{path[:200]!r} is not a path: {reason}")
         self.path = path
 
 
@@ -72,7 +72,7 @@ class DataTooLarge(TreeError):
 
 
 class ConnectionLost(TreeError):
-    """The connection broke before an answer arrived: the operation may or may not have happened."""
+    """The connection broke before the answer arrived: the operation may or may not have happened."""
 
 
 class SessionExpired(TreeError):
@@ -80,15 +80,15 @@ class SessionExpired(TreeError):
 
 
 class TreeBusy(TreeError):
-    """As many operations wait as may; nothing happened."""
+    """Too many operations are waiting; nothing happened."""
 
     def __init__(self, waiting: int) -> None:
-        super().__init__(f"{waiting} operations on the metadata tree are waiting already")
+        super().__init__(f"too many operations on the metadata tree: {waiting} are waiting")
         self.waiting = waiting
 
 
 class TreeDiskFull(TreeError):
-    """No room for a change; everything is as before, and it may be tried again."""
+    """No space for a change; nothing happened, and it can be retried."""
 
     def __init__(self, path: str) -> None:
         super().__init__(f"no space left on the disk of {path}")
@@ -96,7 +96,7 @@ class TreeDiskFull(TreeError):
 
 
 class TreeFailed(TreeError):
-    """The disk under an embedded tree failed: what it holds is unknown until it is opened again."""
+    """The disk of an embedded tree failed: its content is unknown until it is opened again."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"the metadata in {path} is offline: {reason}")
@@ -106,13 +106,13 @@ class TreeFailed(TreeError):
 
 class TreeInUse(TreeError):
     def __init__(self, path: str, holder: str) -> None:
-        super().__init__(f"the metadata in {path} is in use ({holder}); stop that process or choose another folder")
+        super().__init__(f"the metadata in {path} is in use ({holder}); stop that process or use another folder")
         self.path = path
         self.holder = holder
 
 
 class DamagedTree(TreeError):
-    """Bytes of an embedded tree that are not what was written."""
+    """The bytes of an embedded tree are not those that were written."""
 
     def __init__(self, path: str, position: int, reason: str) -> None:
         super().__init__(f"{path} is damaged at byte {position}: {reason}; restore it from a backup")
@@ -125,10 +125,10 @@ class DamagedTree(TreeError):
 
 
 class LayoutError(ClusterError):
-    """A document in the tree that is not what belongs at its path."""
+    """A document in the tree cannot be read as what its path holds."""
 
     def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"the document at {path} cannot be used: {reason}")
+        super().__init__(f"cannot read the document at {path}: {reason}")
         self.path = path
         self.reason = reason
 
@@ -137,28 +137,28 @@ class LayoutError(ClusterError):
 
 
 class DamagedDelta(ClusterError):
-    """Bytes that tell no change of an image."""
+    """The bytes of an image delta cannot be read."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(f"a change of the cluster's image cannot be read: {reason}")
+        super().__init__(f"cannot read an image delta: {reason}")
 
 
 class DeltaMismatch(ClusterError):
-    """A change of another image than the one that is there: whoever has it needs the whole image."""
+    """The delta is for another image; the whole image is needed."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(f"a change of the cluster's image does not fit the one that is there: {reason}")
+        super().__init__(f"image delta does not fit the current image: {reason}")
 
 
-# --- what a cluster refuses
+# --- membership
 
 
 class BrokerIdInUse(ClusterError):
-    """`holder` says where that broker is and since when, as far as it is known."""
+    """`holder` says where the other broker is and since when, if known."""
 
     def __init__(self, broker_id: int, holder: str = "") -> None:
-        told = f" ({holder})" if holder else ""
-        super().__init__(f"a broker with broker.id={broker_id} is running already{told}; give this one another id")
+        where = f" ({holder})" if holder else ""
+        super().__init__(f"broker.id={broker_id} is in use by another broker{where}; give this one another id")
         self.broker_id = broker_id
         self.holder = holder
 
@@ -177,11 +177,14 @@ class NotStarted(ClusterError):
 
 class ProducerIdsExhausted(ClusterError):
     def __init__(self) -> None:
-        super().__init__("every producer id has been given away")
+        super().__init__("all producer ids are allocated")
+
+
+# --- rejected changes
 
 
 class ApiException(ClusterError):
-    """A change that will not be made; `code` is what a client is told, the text is why."""
+    """A rejected change; `code` is what a client receives, the message says why."""
 
     code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
 
@@ -247,30 +250,33 @@ class InvalidRequest(ApiException):
 
 
 class NotController(ApiException):
-    """This broker is the controller no more, or never was: another one decides."""
+    """This broker is not the controller."""
 
     code = ErrorCode.NOT_CONTROLLER
 
 
 class MetadataUnavailable(ApiException):
-    """The tree could not take the change; `__cause__` says why."""
+    """The tree could not store the change; `__cause__` says why."""
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
 
 
+# --- ZooKeeper
+
+
 class InvalidConnect(ClusterError):
-    """A zookeeper.connect that is no list of hosts."""
+    """zookeeper.connect cannot be read."""
 
     def __init__(self, text: str, reason: str) -> None:
         super().__init__(
-            f"zookeeper.connect is {text[:200]!r}: {reason}; write host:port, several parted by commas, and a path "
-            "behind the last if the cluster has one, as zk1:2181,zk2:2181/kafka"
+            f"zookeeper.connect={text[:200]!r}: {reason}; write host:port separated by commas, with an optional path "
+            "at the end, as in zk1:2181,zk2:2181/kafka"
         )
         self.text = text
 
 
 class ZooKeeperUnreachable(TreeError):
-    """No session: why, for each server, and what to try."""
+    """No session could be opened; the message has the reason for each server and what to try."""
 
     def __init__(self, address: str, reason: str, advice: str) -> None:
         super().__init__(f"no ZooKeeper session at {address}: {reason}; {advice}")
@@ -279,16 +285,16 @@ class ZooKeeperUnreachable(TreeError):
 
 
 class ZooKeeperOperationFailed(TreeError):
-    """An operation that ZooKeeper did not make, for a reason of its own."""
+    """ZooKeeper rejected an operation."""
 
     def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"ZooKeeper refused an operation on {path}: {reason}")
+        super().__init__(f"ZooKeeper rejected an operation on {path}: {reason}")
         self.path = path
         self.reason = reason
 
 
 class ZooKeeperNotStarted(ClusterError):
-    """A ZooKeeper server that cannot start: what is wrong, and what to do."""
+    """A ZooKeeper server cannot start; the message has the problem and what to do."""
 
     def __init__(self, problem: str, advice: str) -> None:
         super().__init__(f"{problem}; {advice}")

@@ -25,10 +25,18 @@ from typing import Final, NamedTuple
 from penstock.cluster.controller.transaction import TopicPartition
 from penstock.runtime.randomness import Random
 
+Rack = int | str
+
+_CANDIDATES: Final = 200
+"""How many more partitions are considered once one is found that can move."""
+
+
+# --- new partitions
+
 
 @dataclass(slots=True)
 class Load:
-    """How much brokers hold already."""
+    """What brokers already hold."""
 
     leaders: Counter[int] = field(default_factory=Counter)
     replicas: Counter[int] = field(default_factory=Counter)
@@ -57,10 +65,10 @@ def assign_replicas(
     existing: Iterable[Sequence[int]] = (),
     elsewhere: Load | None = None,
 ) -> list[tuple[int, ...]]:
-    """Replicas for so many new partitions on the brokers of `racks` (broker to rack), the preferred leader first.
+    """Replicas for new partitions on the brokers of `racks` (broker to rack), the preferred leader first.
 
-    `existing` are the replicas of the partitions that the topic has already, `elsewhere` is the load of the others.
-    ValueError unless 1 <= replication_factor <= number of brokers.
+    `existing` are the replicas of the topic's current partitions, `elsewhere` is the load of other topics. ValueError
+    unless 1 <= replication_factor <= number of brokers.
     """
     if not 1 <= replication_factor <= len(racks):
         raise ValueError(f"{replication_factor} replicas on {len(racks)} brokers")
@@ -96,7 +104,7 @@ class _Placer:
                 key=lambda broker: (
                     in_rack[self._rack[broker]],
                     topic.replicas[broker],
-                    # Whoever is to lead soon gets a replica then anyway.
+                    # A broker that is about to lead gets a replica anyway.
                     -topic.leaders[broker],
                     topic.follows[leader, broker],
                     cluster.replicas[broker],
@@ -110,14 +118,11 @@ class _Placer:
         return replicas
 
 
-Rack = int | str
-
-_CANDIDATES: Final = 200
-"""How many partitions are looked at for the best one to move, once a possible one is found."""
+# --- rebalance
 
 
 class Plan(NamedTuple):
-    """The partitions that get other replicas, or the same in another order; and how many replicas are copied."""
+    """The partitions that get other replicas or another order, and how many replicas are copied."""
 
     assignments: dict[TopicPartition, tuple[int, ...]]
     copies: int
@@ -130,13 +135,13 @@ def plan_rebalance(
 ) -> Plan:
     """For these partitions, on the brokers of `racks` (broker to rack) and no others.
 
-    ValueError if there are fewer brokers than a partition is to have replicas.
+    ValueError if there are fewer brokers than replicas of a partition.
     """
     largest = max((len(replicas) for replicas in assignments.values()), default=1)
     wanted = largest if replication_factor is None else replication_factor
     if not 1 <= wanted <= len(racks):
-        there = f"{len(racks)} {'is' if len(racks) == 1 else 'are'} available"
-        raise ValueError(f"replication factor {wanted} needs {wanted} brokers; {there}")
+        available = f"{len(racks)} {'is' if len(racks) == 1 else 'are'} available"
+        raise ValueError(f"replication factor {wanted} needs {wanted} brokers; {available}")
     planner = _Planner(assignments, racks)
     planner.drain(replication_factor)
     planner.resize(replication_factor)
@@ -152,12 +157,12 @@ def plan_rebalance(
 
 class _Planner:
     def __init__(self, assignments: Mapping[TopicPartition, Sequence[int]], racks: Mapping[int, str | None]) -> None:
-        # A broker that names no rack is a rack of its own.
+        # A broker without a rack is a rack of its own.
         self._rack: dict[int, Rack] = {broker: broker if rack is None else rack for broker, rack in racks.items()}
         self._brokers = sorted(racks)
         self._all_racks = len(set(self._rack.values()))
         self.replicas = {key: list(assignments[key]) for key in sorted(assignments)}
-        # Partitions in order: dicts for sets, whose order is not chance.
+        # Dicts instead of sets, because their order is deterministic.
         self._held: dict[int, dict[TopicPartition, None]] = {broker: {} for broker in self._brokers}
         self._of_topic: Counter[tuple[str, int]] = Counter()
         for key, replicas in self.replicas.items():
@@ -165,18 +170,18 @@ class _Planner:
                 self._held.setdefault(broker, {})[key] = None
                 self._of_topic[key[0], broker] += 1
 
-    # Steps.
+    # --- steps
 
     def drain(self, replication_factor: int | None) -> None:
         for broker in sorted(set(self._held) - set(self._brokers)):
             for key in list(self._held[broker]):
                 replicas = self.replicas[key]
                 if replication_factor is not None and len(replicas) > replication_factor:
-                    # There are to be fewer anyway: nobody need take its place.
+                    # The partition has too many replicas anyway.
                     replicas.remove(broker)
                     self._remove(key, broker)
                 else:
-                    self._move(key, broker, self._taker(key, leaving=broker))
+                    self._move(key, broker, self._taker(key, without=broker))
 
     def resize(self, replication_factor: int | None) -> None:
         if replication_factor is None:
@@ -194,10 +199,10 @@ class _Planner:
     def mend(self) -> None:
         for key, replicas in self.replicas.items():
             in_racks = Counter(self._rack[broker] for broker in replicas)
-            # Not the first replica if it can be helped: it leads.
+            # The first replica last, because it leads.
             for broker in reversed(list(replicas)):
                 if in_racks[self._rack[broker]] > 1 and len(in_racks) < self._all_racks:
-                    taker = self._taker(key, leaving=broker)
+                    taker = self._taker(key, without=broker)
                     in_racks[self._rack[broker]] -= 1
                     in_racks[self._rack[taker]] += 1
                     self._move(key, broker, taker)
@@ -230,10 +235,10 @@ class _Planner:
                 del led[leader][key]
                 led[other][key] = None
 
-    # Their parts.
+    # --- parts of steps
 
     def _give(self, giver: int) -> bool:
-        """Move one replica away from a broker, to the one that has least of those that can take one."""
+        """Move one replica from a broker to the emptiest one that can hold it."""
         held = len(self._held[giver])
         takers = (each for each in self._brokers if len(self._held[each]) <= held - 2)
         for taker in sorted(takers, key=lambda each: len(self._held[each])):
@@ -258,33 +263,33 @@ class _Planner:
         return best
 
     def _may_replace(self, key: TopicPartition, giver: int, taker: int) -> bool:
-        """Whether the partition is in no fewer racks with the taker in place of the giver."""
+        """Whether the partition spans no fewer racks with `taker` instead of `giver`."""
         others = [self._rack[broker] for broker in self.replicas[key] if broker != giver]
         return others.count(self._rack[taker]) <= others.count(self._rack[giver])
 
     def _chain(
         self, led: Mapping[int, Mapping[TopicPartition, None]], start: int
     ) -> list[tuple[TopicPartition, int, int]]:
-        """The shortest way to hand one leadership from `start` to somebody who leads at least two fewer: steps of
+        """The shortest chain that moves one leadership from `start` to a broker that leads at least two fewer: steps of
         partition, leader and next leader. Empty if there is none.
         """
-        came: dict[int, tuple[TopicPartition, int]] = {}
+        reached: dict[int, tuple[TopicPartition, int]] = {}
         waiting = deque((start,))
         while waiting:
             leader = waiting.popleft()
             for key in led[leader]:
                 for other in self.replicas[key][1:]:
-                    if other == start or other in came:
+                    if other == start or other in reached:
                         continue
-                    came[other] = (key, leader)
+                    reached[other] = (key, leader)
                     if len(led[other]) <= len(led[start]) - 2:
-                        return _steps(came, start, other)
+                        return _steps(reached, start, other)
                     waiting.append(other)
         return []
 
-    def _taker(self, key: TopicPartition, leaving: int | None = None) -> int:
+    def _taker(self, key: TopicPartition, without: int | None = None) -> int:
         replicas = self.replicas[key]
-        in_racks = Counter(self._rack[broker] for broker in replicas if broker != leaving and broker in self._rack)
+        in_racks = Counter(self._rack[broker] for broker in replicas if broker != without and broker in self._rack)
         return min(
             (broker for broker in self._brokers if broker not in replicas),
             key=lambda broker: (
@@ -314,11 +319,11 @@ class _Planner:
 
 
 def _steps(
-    came: Mapping[int, tuple[TopicPartition, int]], start: int, end: int
+    reached: Mapping[int, tuple[TopicPartition, int]], start: int, end: int
 ) -> list[tuple[TopicPartition, int, int]]:
     found: list[tuple[TopicPartition, int, int]] = []
     while end != start:
-        key, leader = came[end]
+        key, leader = reached[end]
         found.append((key, leader, end))
         end = leader
     return found

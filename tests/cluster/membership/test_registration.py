@@ -62,7 +62,7 @@ def test_the_id_of_another_broker_is_refused_with_its_address_and_since_when(zoo
         with pytest.raises(BrokerIdInUse) as caught:
             await register_broker(second, other, session_timeout_ms=60_000)
         assert str(caught.value) == (
-            "a broker with broker.id=0 is running already (PLAINTEXT://host0:9092, since 2023-11-14T22:13:20Z); "
+            "broker.id=0 is in use by another broker (PLAINTEXT://host0:9092, since 2023-11-14T22:13:20Z); "
             "give this one another id"
         )
         await first.close()

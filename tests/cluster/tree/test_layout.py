@@ -117,7 +117,7 @@ def test_a_broker_tells_how_its_last_life_ended_and_others_ignore_it() -> None:
     assert "epoch" not in parsed(data)
     assert layout.decode_broker(1, data, 30) == told
     assert layout.decode_broker(1, layout.encode_broker(BrokerRegistration(1, endpoints))).clean_epoch == -1
-    with pytest.raises(LayoutError, match="clean stop"):
+    with pytest.raises(LayoutError, match="penstock_clean_epoch"):
         layout.decode_broker(1, data.replace(b":20", b":-20"))
 
 

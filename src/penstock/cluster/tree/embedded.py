@@ -87,10 +87,24 @@ _RECORD = struct.Struct(">4sIQI")
 _COVERED = struct.Struct(">IQ")
 _SNAPSHOT_RECORD_BYTES = 1024 * 1024
 _TEMPORARY_SUFFIX = ".tmp"
+_NO_PATH = ""
+
+JOURNAL_FILE: Final = "tree.journal"
+LOCK_FILE: Final = "tree.lock"
+
+_SESSION = 1
+_MAX_WAITING = 10_000
+_RESERVED_AT_ONCE = 1_000_000
+_REWRITE_BYTES = 1024 * 1024
+_REWRITE_FACTOR = 4
+_TRANSIENT = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+
+
+# --- the journal
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a change left of a node."""
+    """A node after a change."""
 
     path: str
     data: bytes | None
@@ -98,12 +112,11 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     created: int = 0
 
 
-_NO_PATH = ""
 _ENTRIES = msgspec.msgpack.Decoder(list[Entry])
 
 
 def reservation(number: int) -> Entry:
-    """Says that nodes may have been created with all numbers up to this one, whether they are still there or not."""
+    """Says that creation numbers up to this one may have been used, even if no such node exists."""
     return Entry(_NO_PATH, None, number)
 
 
@@ -120,20 +133,20 @@ class Journal:
         self._file = file
         self._salt = salt
         self.size = size
-        self.snapshot_bytes = snapshot_bytes  # how much of it was there when it was made
+        self.snapshot_bytes = snapshot_bytes  # its size when it was created
         self.sequence = sequence  # of the next record
 
     def append(self, entries: list[Entry]) -> None:
         """Return when the change is durable.
 
-        TreeDiskFull, DataTooLarge: the journal is as before. TreeFailed: nobody knows what it holds.
+        TreeDiskFull, DataTooLarge: the journal is as before. TreeFailed: its content is unknown.
         """
         record = self._record(entries)
         try:
             self._write(record)
             self._file.sync()
         except OSError as error:
-            # Not the text of the error: it has the name that the file had when it was made.
+            # Not the text of the error, which has the temporary name of the file.
             raise TreeFailed(self._path, error.strerror or str(error)) from error
         self.size += len(record)
         self.sequence += 1
@@ -151,7 +164,7 @@ class Journal:
         self._file.close()
 
     def write_nodes(self, nodes: Iterable[tuple[str, StoredNode]], reserved: int) -> None:
-        """Begin with these nodes; they count once the file is synced and has its name. OSError."""
+        """Write the snapshot; it counts once the file is synced and renamed. OSError."""
         for entries in _chunks(nodes, reserved):
             record = self._record(entries)
             self._file.write_at(self.size, record)
@@ -173,15 +186,14 @@ class Journal:
 def create_journal(
     files: Files, path: str, random: Random, nodes: Iterable[tuple[str, StoredNode]], reserved: int, sequence: int
 ) -> Journal:
-    """A new journal of these nodes in the place of the one at `path`, if any. OSError: the old one is as it was.
+    """Replace the journal at `path`, if any, by one of these nodes. OSError: the old one is as it was.
 
-    Nodes may have been created with all numbers up to `reserved`.
-    Which of the two a power loss leaves is open until `settle_name`.
+    Creation numbers up to `reserved` may have been used. A power loss leaves either of the two until `sync_name`.
     """
     temporary = path + _TEMPORARY_SUFFIX
     file = files.open(temporary, create=True)
     try:
-        # A crash may have left a longer one.
+        # A crash may have left a longer file.
         file.truncate(0)
         journal = Journal(path, file, random.random_bytes(_SALT_BYTES), _HEADER.size, 0, sequence)
         journal.write_nodes(nodes, reserved)
@@ -194,13 +206,13 @@ def create_journal(
     return journal
 
 
-def settle_name(files: Files, path: str) -> None:
+def sync_name(files: Files, path: str) -> None:
     """Make the name of a new journal durable."""
     files.sync_folder(parent_folder(path))
 
 
 def remove_unfinished(files: Files, path: str) -> None:
-    """Remove what a crash left of a new journal."""
+    """Remove what a crash left of an unfinished journal."""
     with contextlib.suppress(FileNotFoundError):
         files.remove(path + _TEMPORARY_SUFFIX)
 
@@ -219,7 +231,7 @@ def _chunks(nodes: Iterable[tuple[str, StoredNode]], reserved: int) -> Iterator[
 
 
 def open_journal(files: Files, path: str) -> Loaded | None:
-    """The journal at `path` and the tree that it tells of; None if there is none. DamagedTree, OSError.
+    """The journal at `path` and the tree that results; None if there is none. DamagedTree, OSError.
 
     A torn record at its end is cut off.
     """
@@ -245,7 +257,7 @@ def _load(file: File, path: str) -> Loaded:
         found = _read_record(file, position, size, salt, sequence)
         if found is None:
             if position < snapshot_bytes:
-                raise DamagedTree(path, position, "a bad record among those that the file began with")
+                raise DamagedTree(path, position, "a bad record in the snapshot")
             _cut_torn_tail(file, path, position, size, salt)
             break
         number, payload = found
@@ -265,12 +277,12 @@ def _load(file: File, path: str) -> Loaded:
 def _read_header(file: File, path: str) -> tuple[bytes, int]:
     raw = file.read_at(0, _HEADER.size)
     if len(raw) < _HEADER.size:
-        raise DamagedTree(path, 0, f"{len(raw)} bytes are less than a header")
+        raise DamagedTree(path, 0, f"{len(raw)} bytes are shorter than a header")
     magic, version, salt, snapshot_bytes, checksum = _HEADER.unpack(raw)
     if magic != _MAGIC or checksum != crc32c.crc32c(raw[: -_CHECKSUM.size]):
         raise DamagedTree(path, 0, "the header is not that of a metadata journal")
     if version not in _FORMATS_READ:
-        raise DamagedTree(path, 0, f"format version {version} is not known, {_FORMAT_VERSION} is")
+        raise DamagedTree(path, 0, f"unknown format version {version}; this version writes {_FORMAT_VERSION}")
     return bytes(salt), int(snapshot_bytes)
 
 
@@ -297,12 +309,12 @@ def _cut_torn_tail(file: File, path: str, position: int, size: int, salt: bytes)
         if _read_record(file, position + found, size, salt, None) is not None:
             raise DamagedTree(path, position, f"a bad record, with a good one at byte {position + found}")
         found = tail.find(_MARKER, found + 1)
-    logger.warning("%s: the last %d bytes are a change that was cut short, and are removed", path, size - position)
+    logger.warning("torn record removed from the end of the journal: path=%s bytes=%d", path, size - position)
     file.truncate(position)
 
 
 def _replay(nodes: dict[str, StoredNode], entries: list[Entry]) -> int:
-    """The greatest number that these say a node may have been created with."""
+    """Apply the entries; returns the greatest creation number that may have been used."""
     last_created = 0
     for entry in entries:
         if entry.path == _NO_PATH:
@@ -319,15 +331,7 @@ def _checksum(salt: bytes, length: int, sequence: int, payload: bytes) -> int:
     return crc32c.crc32c(payload, crc32c.crc32c(salt + _COVERED.pack(length, sequence)))
 
 
-JOURNAL_FILE: Final = "tree.journal"
-LOCK_FILE: Final = "tree.lock"
-
-_SESSION = 1
-_WAITING_MAX = 10_000
-_CREATED_AT_ONCE = 1_000_000
-_REWRITE_BYTES = 1024 * 1024
-_REWRITE_FACTOR = 4
-_PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+# --- the tree
 
 
 class _Waiting(NamedTuple):
@@ -338,7 +342,7 @@ class _Waiting(NamedTuple):
 def open_embedded_tree(
     files: Files, folder: str, workers: Workers, random: Random, *, rewrite_bytes: int = _REWRITE_BYTES
 ) -> EmbeddedTree:
-    """The tree kept in `folder`, which is made if it is missing. TreeInUse, DamagedTree, TreeFailed. Blocks."""
+    """The tree in `folder`, which is created if it is missing. TreeInUse, DamagedTree, TreeFailed. Blocks."""
     folder = folder.rstrip("/") or "/"
     path = f"{folder}/{JOURNAL_FILE}"
     try:
@@ -352,11 +356,11 @@ def open_embedded_tree(
                 create_journal(files, path, random, state.persistent(), 0, 0) if loaded is None else loaded.journal
             )
             if loaded is not None and has_failed_sync(files, folder):
-                # The last change may be in the page cache alone, and every sync from here on would pass over it.
+                # The last change may be only in the page cache, and later syncs would not write it.
                 journal.close()
                 journal = create_journal(files, path, random, state.persistent(), state.last_created, journal.sequence)
-            # A process that was killed may have left a name that is not durable.
-            settle_name(files, path)
+            # A process that was killed may not have made the name durable.
+            sync_name(files, path)
             forget_failed_sync(files, folder)
         except BaseException:
             lock.release()
@@ -370,7 +374,7 @@ def _take_lock(files: Files, folder: str) -> Lock:
     try:
         return files.lock(f"{folder}/{LOCK_FILE}")
     except BlockingIOError as error:
-        raise TreeInUse(folder, error.strerror or "locked by another holder") from error
+        raise TreeInUse(folder, error.strerror or "locked by another process") from error
 
 
 class EmbeddedTree:
@@ -394,7 +398,7 @@ class EmbeddedTree:
         self._lock = lock
         self._journal = journal
         self._state = state
-        self._created_reserved = state.last_created  # what the journal says may have been given away
+        self._created_reserved = state.last_created  # creation numbers that the journal reserves
         self._rewrite_bytes = rewrite_bytes
         self._rewrite_at = self._next_rewrite()
         self._waiting: deque[_Waiting] = deque()
@@ -409,7 +413,7 @@ class EmbeddedTree:
     def session_id(self) -> int:
         return _SESSION
 
-    # Reads.
+    # --- reads
 
     async def get(self, path: str) -> Node:
         self._require_open()
@@ -434,7 +438,7 @@ class EmbeddedTree:
         check_path(path)
         return self._state.children(path)
 
-    # Changes.
+    # --- changes
 
     async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> None:
         await self._change((Create(path, data, ephemeral),))
@@ -452,7 +456,7 @@ class EmbeddedTree:
     async def multi(self, operations: Sequence[Operation]) -> None:
         await self._change(tuple(operations))
 
-    # Watches and the session.
+    # --- watches and session
 
     def watch(self, path: str, watcher: Watcher) -> Cancel:
         check_path(path)
@@ -482,15 +486,15 @@ class EmbeddedTree:
             if self._idle is None:
                 self._idle = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._idle)
-        self._end(SessionExpired("the metadata tree was closed"))
+        self._end(SessionExpired("the metadata tree is closed"))
 
-    # The way of a change.
+    # --- making a change
 
     async def _change(self, operations: tuple[Operation, ...]) -> Change:
         self._require_open()
         if self._closing:
             raise SessionExpired("the metadata tree is being closed")
-        if len(self._waiting) >= _WAITING_MAX:
+        if len(self._waiting) >= _MAX_WAITING:
             raise TreeBusy(len(self._waiting))
         answer: asyncio.Future[Change] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(operations, answer))
@@ -500,9 +504,9 @@ class EmbeddedTree:
         return await answer
 
     def _next(self) -> None:
-        """Begin with the next change, or with the rewriting that is due."""
+        """Start the next change, or the rewrite that is due."""
         if self._ended is None and self._journal.size >= self._rewrite_at:
-            self._beside(self._rewrite, self._rewritten)
+            self._run_on_worker(self._rewrite, self._rewritten)
             return
         while self._waiting:
             operations, answer = self._waiting.popleft()
@@ -516,7 +520,7 @@ class EmbeddedTree:
                 continue
             entries = self._entries(change)
             if change.last_created > self._created_reserved:
-                entries.append(reservation(change.last_created + _CREATED_AT_ONCE))
+                entries.append(reservation(change.last_created + _RESERVED_AT_ONCE))
             if entries:
                 self._append(change, entries, answer)
                 return
@@ -526,7 +530,7 @@ class EmbeddedTree:
             self._idle.set_result(None)
 
     def _entries(self, change: Change) -> list[Entry]:
-        """What of a change outlives the session."""
+        """What the journal stores of a change."""
         entries: list[Entry] = []
         for path, node in change.nodes.items():
             if node is not None and node.owner is None:
@@ -541,13 +545,13 @@ class EmbeddedTree:
         def appended(outcome: Outcome[None]) -> None:
             if outcome.error is None:
                 if change.last_created > self._created_reserved:
-                    self._created_reserved = change.last_created + _CREATED_AT_ONCE
+                    self._created_reserved = change.last_created + _RESERVED_AT_ONCE
                 self._apply(change, answer)
             else:
                 _fail(answer, self._failure(outcome.error))
             self._next()
 
-        self._beside(lambda: self._write(entries), appended)
+        self._run_on_worker(lambda: self._write(entries), appended)
 
     def _write(self, entries: list[Entry]) -> None:
         try:
@@ -556,9 +560,9 @@ class EmbeddedTree:
             note_failed_sync(self._files, parent_folder(self._path))
             raise
 
-    def _beside(self, work: Callable[[], None], done: Callable[[Outcome[None]], None]) -> None:
-        # `done` always comes from the loop, whatever workers there are: a thousand changes that are finished at once
-        # must not stand on one another's stack.
+    def _run_on_worker(self, work: Callable[[], None], done: Callable[[Outcome[None]], None]) -> None:
+        # `done` always runs in a later turn of the loop, whatever the workers are: a thousand changes that finish at
+        # once must not nest on the stack.
         loop = asyncio.get_running_loop()
         try:
             self._workers.run(work, lambda outcome: _post(loop, done, outcome))
@@ -572,35 +576,34 @@ class EmbeddedTree:
         loop = asyncio.get_running_loop()
         for event in change.events:
             if event.path in self._watchers:
-                loop.call_soon(self._tell, event)
+                loop.call_soon(self._notify, event)
 
-    def _tell(self, event: Event) -> None:
+    def _notify(self, event: Event) -> None:
         for watcher in list(self._watchers.get(event.path, ())):
             try:
                 watcher(event)
             except Exception:
-                # The others are told all the same.
-                logger.exception("a watcher of %s failed", event.path)
+                logger.exception("watcher failed: path=%s", event.path)
 
     def _failure(self, error: BaseException) -> TreeError:
-        """What a change that was not made is answered with; the end, unless everything is as before."""
+        """The answer to a change that was not made; ends the tree, unless everything is as before."""
         if isinstance(error, WorkersError):
             return TreeBusy(len(self._waiting))
         if isinstance(error, TreeError) and not isinstance(error, TreeFailed):
             return error
         return self._end(error if isinstance(error, TreeFailed) else TreeFailed(self._path, str(error)))
 
-    # Rewriting.
+    # --- rewriting
 
     def _rewrite(self) -> None:
-        # Nothing changes the state meanwhile: changes wait for this, and the loop only reads.
+        # Changes wait for this, and the loop only reads meanwhile.
         nodes = self._state.persistent()
         reserved, sequence = self._created_reserved, self._journal.sequence
         journal = create_journal(self._files, self._path, self._random, nodes, reserved, sequence)
         old, self._journal = self._journal, journal
         old.close()
         try:
-            settle_name(self._files, self._path)
+            sync_name(self._files, self._path)
         except OSError as error:
             raise TreeFailed(self._path, f"the name of its new file may not be durable: {error}") from error
 
@@ -608,8 +611,8 @@ class EmbeddedTree:
         error = outcome.error
         if error is None:
             self._rewrite_at = self._next_rewrite()
-        elif isinstance(error, WorkersError) or (isinstance(error, OSError) and error.errno in _PASSING):
-            logger.warning("%s was not rewritten and grows on: %s", self._path, error)
+        elif isinstance(error, WorkersError) or (isinstance(error, OSError) and error.errno in _TRANSIENT):
+            logger.warning("journal not rewritten, it grows on: path=%s error=%s", self._path, error)
             self._rewrite_at = self._journal.size + self._rewrite_bytes
         else:
             self._failure(error)
@@ -618,11 +621,11 @@ class EmbeddedTree:
     def _next_rewrite(self) -> int:
         return max(self._rewrite_bytes, _REWRITE_FACTOR * self._journal.snapshot_bytes)
 
-    # The end.
+    # --- end
 
     def _require_open(self) -> None:
         if self._ended is not None:
-            # Without the traces of everybody who was told before.
+            # Without the tracebacks of earlier callers.
             raise self._ended.with_traceback(None)
 
     def _end(self, reason: TreeError) -> TreeError:
@@ -633,7 +636,7 @@ class EmbeddedTree:
         self._lock.release()
         self._watchers.clear()
         if isinstance(reason, TreeFailed):
-            logger.error("%s", reason)
+            logger.error("metadata tree failed: error=%s", reason)
             for watcher in list(self._session_watchers):
                 asyncio.get_running_loop().call_soon(watcher, SessionEvent.EXPIRED)
         return reason

@@ -36,13 +36,17 @@ ANY_VERSION: Final = -1
 ROOT: Final = "/"
 NO_OWNER: Final = 0
 
-# What ZooKeeper takes in one node as it is installed.
+# ZooKeeper's default limit for one node.
 MAX_DATA_BYTES: Final = 1024 * 1024 - 1024
-_MAX_PATH_LENGTH = 1024
+_MAX_PATH_LENGTH: Final = 1024
+_VERSION_MAX: Final = 2**31 - 1
+
+
+# --- nodes, operations, events
 
 
 class Node(NamedTuple):
-    """`created` never goes back: of two nodes that a path ever had, the later has the greater one."""
+    """`created` is the creation number: of two nodes that a path ever had, the later has the greater one."""
 
     data: bytes
     version: int
@@ -72,7 +76,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Nothing changes, but the node must be there, at that version."""
+    """Changes nothing, but the node must exist at that version."""
 
     path: str
     version: int = ANY_VERSION
@@ -89,7 +93,7 @@ class EventKind(Enum):
 
 
 class Event(NamedTuple):
-    """The node at `path` came, changed or went, or the set of its children changed."""
+    """The node at `path` was created, changed or deleted, or the set of its children changed."""
 
     kind: EventKind
     path: str
@@ -97,8 +101,8 @@ class Event(NamedTuple):
 
 class SessionEvent(Enum):
     CONNECTED = "connected"
-    SUSPENDED = "suspended"  # no connection: ephemeral nodes may be there still, nothing can be known or done
-    EXPIRED = "expired"  # ephemeral nodes are gone, and so are watches; this `Tree` is of no more use
+    SUSPENDED = "suspended"  # no connection: ephemeral nodes may still exist
+    EXPIRED = "expired"  # ephemeral nodes and watches are gone; this `Tree` cannot be used any more
 
 
 Watcher = Callable[[Event], None]
@@ -106,12 +110,15 @@ SessionWatcher = Callable[[SessionEvent], None]
 Cancel = Callable[[], None]
 
 
+# --- the interface
+
+
 class Tree(Protocol):
-    """The metadata tree as one session sees it. All of it is used on one event loop, where callbacks run too."""
+    """The metadata tree as one session sees it. It is used on one event loop, where callbacks run too."""
 
     @property
     def session_id(self) -> int:
-        """What the `owner` of this session's ephemeral nodes is; never NO_OWNER."""
+        """The `owner` of this session's ephemeral nodes; never NO_OWNER."""
 
     async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> None:
         """NodeExists; NoNode if the parent is missing; EphemeralParent."""
@@ -120,7 +127,7 @@ class Tree(Protocol):
         """NoNode."""
 
     async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
-        """The nodes at these paths, None where there is none; not at one moment."""
+        """The nodes at these paths, None where there is none. It is not a snapshot."""
 
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
         """The new version. NoNode, BadVersion."""
@@ -134,15 +141,15 @@ class Tree(Protocol):
         """The names of a node's children, sorted. NoNode."""
 
     async def multi(self, operations: Sequence[Operation]) -> None:
-        """All of them, in order, or none; raises what the first impossible one raises."""
+        """All of them, in order, or none; raises the error of the first that is impossible."""
 
     def watch(self, path: str, watcher: Watcher) -> Cancel:
-        """Call `watcher` after each change of the node at `path`, there or not, or of the set of its children."""
+        """Call `watcher` after each change of the node at `path`, which may not exist, or of its set of children."""
 
     def watch_session(self, watcher: SessionWatcher) -> Cancel: ...
 
     async def close(self) -> None:
-        """End the session: what was asked before is answered, ephemeral nodes vanish."""
+        """End the session: earlier operations are answered, ephemeral nodes are deleted."""
 
 
 def parent_of(path: str) -> str:
@@ -160,7 +167,7 @@ def check_path(path: str) -> None:
         raise InvalidPath(path, f"it is longer than {_MAX_PATH_LENGTH} characters")
     for name in path[1:].split("/"):
         if name in ("", ".", ".."):
-            raise InvalidPath(path, f"{name!r} is no name")
+            raise InvalidPath(path, f"{name!r} is not a name")
     if not path.isprintable():
         raise InvalidPath(path, "it has unprintable characters")
 
@@ -173,18 +180,17 @@ async def find(tree: Tree, path: str) -> Node | None:
 
 
 async def ensure_path(tree: Tree, path: str) -> None:
-    """Make the persistent node `path` and those above it, as far as they are missing."""
+    """Create the persistent node `path` and those above it, as far as they are missing."""
     if path == ROOT or await tree.exists(path):
         return
     await ensure_path(tree, parent_of(path))
     try:
         await tree.create(path)
     except NodeExists:
-        # Another broker that starts at the same time.
-        return
+        return  # by another broker that starts at the same time
 
 
-_VERSION_MAX: Final = 2**31 - 1
+# --- the tree in memory
 
 
 class StoredNode(NamedTuple):
@@ -194,12 +200,12 @@ class StoredNode(NamedTuple):
     created: int = 0
 
     def seen(self) -> Node:
-        """The node as whoever reads it gets it."""
+        """The node as readers get it."""
         return Node(self.data, self.version, self.created, NO_OWNER if self.owner is None else self.owner)
 
 
 class Change(NamedTuple):
-    """Nodes as they are to be, None for those that go; what watchers are told; and the last `created` given away."""
+    """The resulting nodes, None for deleted ones; the events for watchers; and the last creation number."""
 
     nodes: dict[str, StoredNode | None]
     events: list[Event]
@@ -207,7 +213,7 @@ class Change(NamedTuple):
 
 
 class OrphanNode(TreeError):
-    """A node whose parent is not there: no operation leaves one."""
+    """A node without a parent, which no operation leaves behind."""
 
     def __init__(self, path: str) -> None:
         super().__init__(f"node {path} has no parent")
@@ -215,7 +221,7 @@ class OrphanNode(TreeError):
 
 
 class TreeState:
-    """All nodes of a tree, and the last of the numbers that nodes are created with."""
+    """All nodes of a tree, and the last creation number."""
 
     def __init__(self) -> None:
         self.last_created = 0
@@ -255,14 +261,14 @@ class TreeState:
         return len(self._children.get(path, ()))
 
     def persistent(self) -> Iterator[tuple[str, StoredNode]]:
-        """Every node that outlives sessions."""
+        """All nodes that are not ephemeral."""
         return ((path, node) for path, node in self._nodes.items() if node.owner is None)
 
     def owned_by(self, owner: int) -> list[str]:
         return [path for path, node in self._nodes.items() if node.owner == owner]
 
     def prepare(self, operations: Sequence[Operation], owner: int) -> Change:
-        """What these operations, in this order, would do; raises what the first impossible one raises."""
+        """What these operations, in this order, would change; raises the error of the first that is impossible."""
         draft = _Draft(self)
         for operation in operations:
             match operation:
@@ -294,7 +300,7 @@ class TreeState:
 
 
 class _Draft:
-    """A state with changes that are not made yet."""
+    """A state with changes that are not committed yet."""
 
     def __init__(self, base: TreeState) -> None:
         self._base = base
@@ -322,14 +328,14 @@ class _Draft:
     def set(self, path: str, data: bytes, version: int) -> None:
         node = self.require(path, version)
         _check_data(path, data)
-        # As ZooKeeper does: versions come round, and -1 never is one.
+        # As in ZooKeeper, versions wrap around and are never -1.
         self.nodes[path] = node._replace(data=data, version=0 if node.version == _VERSION_MAX else node.version + 1)
         self.events.append(Event(EventKind.CHANGED, path))
 
     def delete(self, path: str, version: int) -> None:
         self.require(path, version)
         if path == ROOT:
-            raise InvalidPath(path, "the root stays")
+            raise InvalidPath(path, "the root cannot be deleted")
         if self._base.child_count(path) + self._more_children[path] > 0:
             raise NotEmpty(path)
         parent = parent_of(path)

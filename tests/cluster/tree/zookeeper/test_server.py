@@ -62,7 +62,7 @@ def test_a_jar_that_is_missing_is_named_with_what_to_do(tmp_path: Path) -> None:
 
 def test_without_pyspark_the_error_says_where_the_jars_come_from(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
-    with pytest.raises(ZooKeeperNotStarted, match="come with the pyspark package, which is not installed"):
+    with pytest.raises(ZooKeeperNotStarted, match="are in the pyspark package, which is not installed"):
         find_jars()
 
 
@@ -84,7 +84,7 @@ def test_members_are_read_as_they_are_written() -> None:
 
 @pytest.mark.parametrize("text", ["", "zk1:2888:3888", "1=zk1:2888", "0=a:1:2", "256=a:1:2", "1=a:1:x", "1=:1:2"])
 def test_what_is_no_server_of_an_ensemble_is_refused(text: str) -> None:
-    with pytest.raises(ZooKeeperNotStarted, match="as 1=zk1:2888:3888"):
+    with pytest.raises(ZooKeeperNotStarted, match="as in 1=zk1:2888:3888"):
         parse_members(text)
 
 

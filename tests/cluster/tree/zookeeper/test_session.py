@@ -15,7 +15,7 @@ from tests.timeouts import PATIENCE_S
 
 from penstock.cluster.errors import ConnectionLost, DataTooLarge, InvalidConnect, SessionExpired, ZooKeeperUnreachable
 from penstock.cluster.tree.tree import Create, EventKind, SessionEvent, Set, Tree
-from penstock.cluster.tree.zookeeper.tree import MultiRead, open_zookeeper_tree, portions
+from penstock.cluster.tree.zookeeper.tree import MultiRead, open_zookeeper_tree, path_chunks
 from penstock.testing.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 
 
@@ -294,10 +294,10 @@ def test_many_nodes_are_read_as_one_is(zookeeper: ZooKeeperServer) -> None:
 
 def test_long_paths_are_parted_into_requests_that_fit() -> None:
     paths = [f"/{n}/{'x' * 20_000}" for n in range(250)]
-    lists = list(portions(paths))
+    lists = list(path_chunks(paths))
     assert [path for each in lists for path in each] == paths
     assert max(len(MultiRead(each).serialize()) for each in lists) < 0xFFFFF
-    assert [len(each) for each in portions(["/a"] * 250)] == [100, 100, 50]
+    assert [len(each) for each in path_chunks(["/a"] * 250)] == [100, 100, 50]
 
 
 def test_a_list_that_a_server_would_hang_up_on_is_refused_here(zookeeper: ZooKeeperServer) -> None:
@@ -314,7 +314,7 @@ def test_where_nobody_listens_the_error_says_how_to_start_one() -> None:
         port = taken.getsockname()[1]
     message = _refused(f"127.0.0.1:{port}/kafka")
     assert message == (
-        f"no ZooKeeper session at 127.0.0.1:{port}/kafka: 127.0.0.1:{port} refuses connections, 300 ms long; start it "
+        f"no ZooKeeper session at 127.0.0.1:{port}/kafka: 127.0.0.1:{port} refuses connections, for 300 ms; start it "
         "(`penstock zookeeper start` runs one here), or correct zookeeper.connect"
     )
 
@@ -333,7 +333,7 @@ def test_another_service_at_the_port_is_recognized() -> None:
     async def story() -> None:
         server = await asyncio.start_server(greet, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        with pytest.raises(ZooKeeperUnreachable, match=r"is no ZooKeeper .*; correct the port"):
+        with pytest.raises(ZooKeeperUnreachable, match=r"is not a ZooKeeper server .*; correct the port"):
             await open_zookeeper_tree(f"127.0.0.1:{port}", connection_timeout_ms=300)
         server.close()
 
@@ -354,14 +354,14 @@ def _refused(connect: str) -> str:
         ("a:0", "'a:0' has no port from 1 to 65535"),
         ("a:port", "'a:port' has no port from 1 to 65535"),
         ("::1", "write the IPv6 address '::1' in brackets"),
-        ("a:1/x//y", "is no path of a node"),
+        ("a:1/x//y", "is not a path"),
     ],
 )
 def test_a_connect_string_that_is_none_is_explained(connect: str, reason: str) -> None:
     with pytest.raises(InvalidConnect) as caught:
         run(open_zookeeper_tree(connect))
     assert reason in str(caught.value)
-    assert "as zk1:2181,zk2:2181/kafka" in str(caught.value)
+    assert "as in zk1:2181,zk2:2181/kafka" in str(caught.value)
 
 
 def test_sessions_of_different_trees_do_not_see_one_another(zookeeper: ZooKeeperServer) -> None:

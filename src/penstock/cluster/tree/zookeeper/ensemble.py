@@ -18,6 +18,14 @@ from penstock.cluster.tree.tree import check_path
 
 DEFAULT_PORT: Final = 2181
 
+_ANSWER_MAX_BYTES: Final = 64 * 1024
+_MODE: Final = re.compile(r"^Mode: (\S+)$", re.MULTILINE)
+_VERSION: Final = re.compile(r"^Zookeeper version: ([0-9.]+)", re.MULTILINE)
+_NOT_SERVING: Final = "not currently serving requests"
+
+
+# --- addresses
+
 
 class ServerAddress(NamedTuple):
     host: str
@@ -29,7 +37,7 @@ class ServerAddress(NamedTuple):
 
 class ZooKeeperConnect(NamedTuple):
     servers: tuple[ServerAddress, ...]
-    chroot: str = ""  # the path at which the tree begins, "" for the root
+    chroot: str = ""  # the path at which the tree starts, "" for the root
 
     @property
     def hosts(self) -> str:
@@ -59,23 +67,20 @@ def _server(text: str, part: str) -> ServerAddress:
     if part.startswith("["):
         host, closed, rest = part[1:].partition("]")
         if not closed or (rest and not rest.startswith(":")):
-            raise InvalidConnect(text, f"{part!r} is no host")
+            raise InvalidConnect(text, f"{part!r} is not a host")
         port = rest[1:]
     elif part.count(":") == 1:
         host, _, port = part.partition(":")
     elif ":" in part:
         raise InvalidConnect(text, f"write the IPv6 address {part!r} in brackets")
     if not host or any(character.isspace() for character in host):
-        raise InvalidConnect(text, f"{part!r} is no host")
+        raise InvalidConnect(text, f"{part!r} is not a host")
     if part.endswith(":") or (port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536)):
         raise InvalidConnect(text, f"{part!r} has no port from 1 to 65535")
     return ServerAddress(host, int(port) if port else DEFAULT_PORT)
 
 
-_ANSWER_MAX_BYTES: Final = 64 * 1024
-_MODE: Final = re.compile(r"^Mode: (\S+)$", re.MULTILINE)
-_VERSION: Final = re.compile(r"^Zookeeper version: ([0-9.]+)", re.MULTILINE)
-_NOT_SERVING: Final = "not currently serving requests"
+# --- health
 
 
 class Condition(Enum):
@@ -84,11 +89,11 @@ class Condition(Enum):
     NO_ADDRESS = "no address"
     REFUSED = "refused"
     SILENT = "silent"
-    NOT_ZOOKEEPER = "stranger"
+    NOT_ZOOKEEPER = "not zookeeper"
 
 
 class Health(NamedTuple):
-    """What a server said of itself; `mode` is standalone, leader, follower or observer."""
+    """What a server reports; `mode` is standalone, leader, follower or observer."""
 
     condition: Condition
     mode: str = ""
@@ -129,34 +134,34 @@ def health_of(server: ServerAddress, timeout_s: float = 2.0) -> Health:
         return Health(Condition.SERVING, "" if mode is None else mode[1], version[1])
     if "srvr is not executed" in answer:
         return Health(Condition.SERVING)
-    return Health(Condition.NOT_ZOOKEEPER, detail="it did not answer as one" if answer else "it closed the connection")
+    return Health(Condition.NOT_ZOOKEEPER, detail="unexpected answer" if answer else "it closed the connection")
 
 
 _DESCRIPTIONS: Final = {
-    Condition.SERVING: "serves, but gave no session",
+    Condition.SERVING: "is serving, but opened no session",
     Condition.NO_QUORUM: "has no quorum",
     Condition.NO_ADDRESS: "has no address",
     Condition.REFUSED: "refuses connections",
     Condition.SILENT: "does not answer",
-    Condition.NOT_ZOOKEEPER: "is no ZooKeeper",
+    Condition.NOT_ZOOKEEPER: "is not a ZooKeeper server",
 }
 _ADVICE: Final = {
-    Condition.SERVING: "look into its log, and try a longer zookeeper.connection.timeout.ms",
+    Condition.SERVING: "check its log, or raise zookeeper.connection.timeout.ms",
     Condition.NO_QUORUM: "start more than half of the ensemble's servers",
-    Condition.NO_ADDRESS: "correct the host in zookeeper.connect, or the name service",
+    Condition.NO_ADDRESS: "correct the host in zookeeper.connect, or DNS",
     Condition.REFUSED: "start it (`penstock zookeeper start` runs one here), or correct zookeeper.connect",
-    Condition.SILENT: "see whether a firewall is in between, or the host is down",
-    Condition.NOT_ZOOKEEPER: "correct the port in zookeeper.connect (ZooKeeper's is 2181, a broker's 9092)",
+    Condition.SILENT: "check that the host is up and no firewall blocks the port",
+    Condition.NOT_ZOOKEEPER: "correct the port in zookeeper.connect (ZooKeeper uses 2181, brokers 9092)",
 }
 
 
 def why_unreachable(connect: ZooKeeperConnect, waited_ms: int, timeout_s: float = 2.0) -> ZooKeeperUnreachable:
-    """The error for a session that did not come about within `waited_ms`."""
+    """The error for a session that was not opened within `waited_ms`."""
     found = [(server, health_of(server, timeout_s)) for server in connect.servers]
-    told = [
+    reasons = [
         f"{server} {_DESCRIPTIONS[health.condition]}" + (f" ({health.detail})" if health.detail else "")
         for server, health in found
     ]
-    # The advice for whoever is nearest to giving a session.
+    # The advice for the server that is closest to serving.
     nearest = next(condition for condition in _ADVICE if any(health.condition is condition for _, health in found))
-    return ZooKeeperUnreachable(str(connect), f"{', '.join(told)}, {waited_ms} ms long", _ADVICE[nearest])
+    return ZooKeeperUnreachable(str(connect), f"{', '.join(reasons)}, for {waited_ms} ms", _ADVICE[nearest])

@@ -32,7 +32,10 @@ from penstock.runtime.java import JavaCommand, JavaMissing, find_java_command
 from penstock.runtime.network import AddressInUse, CannotListen, PortReservation
 from penstock.runtime.process import suspend
 
-# The server, and what it logs with.
+CONFIG_FILE: Final = "zookeeper.properties"
+LOGGING_FILE: Final = "log4j2.properties"
+ID_FILE: Final = "myid"
+# The server and its logging.
 JAR_NAMES: Final = (
     "zookeeper",
     "zookeeper-jute",
@@ -43,9 +46,19 @@ JAR_NAMES: Final = (
     "log4j-core",
     "log4j-slf4j2-impl",
 )
-_ADVICE: Final = (
-    'pip install "penstock[spark]" brings them; or run a ZooKeeper of your own, and name it in zookeeper.connect'
-)
+_ADVICE: Final = 'install them with pip install "penstock[spark]", or run your own ZooKeeper and set zookeeper.connect'
+_MAX_ID: Final = 255
+_MEMBERS_FORM: Final = "write id=host:peer-port:election-port for each server, as in 1=zk1:2888:3888,2=zk2:2888:3888"
+
+_POLL_S: Final = 0.05
+_STOP_TIMEOUT_S: Final = 10.0
+_PR_SET_PDEATHSIG: Final = 1
+_SNAPSHOTS: Final = "version-2/snapshot.*"
+_SNAPSHOT_TIMEOUT_S: Final = 5.0
+_CLOCK_GRAIN_S: Final = 0.05  # file times may be behind by this much
+
+
+# --- jars
 
 
 class Jars(NamedTuple):
@@ -58,7 +71,7 @@ class Jars(NamedTuple):
 
 
 def find_jars(folder: str | None = None) -> Jars:
-    """Those in `folder`, or in the pyspark package of this environment. ZooKeeperNotStarted."""
+    """The jars in `folder`, or in the pyspark package of this environment. ZooKeeperNotStarted."""
     where = _pyspark_folder() if folder is None else folder
     try:
         names = os.listdir(where)
@@ -87,19 +100,15 @@ def _pyspark_folder() -> str:
     except (ImportError, ValueError):
         spec = None
     if spec is None or not spec.submodule_search_locations:
-        raise ZooKeeperNotStarted("ZooKeeper's jars come with the pyspark package, which is not installed", _ADVICE)
+        raise ZooKeeperNotStarted("ZooKeeper's jars are in the pyspark package, which is not installed", _ADVICE)
     return os.path.join(spec.submodule_search_locations[0], "jars")
 
 
-CONFIG_FILE: Final = "zookeeper.properties"
-LOGGING_FILE: Final = "log4j2.properties"
-ID_FILE: Final = "myid"
-_ID_MAX: Final = 255
-_FORM: Final = "write id=host:peer-port:election-port for each server, as 1=zk1:2888:3888,2=zk2:2888:3888"
+# --- settings
 
 
 class Member(NamedTuple):
-    """A server of an ensemble, as the others reach it."""
+    """A server of an ensemble: its address for the other servers."""
 
     server_id: int
     host: str
@@ -114,7 +123,7 @@ class ServerSettings:
     host: str = "127.0.0.1"  # where clients connect; "" is every address
     server_id: int = 0
     members: tuple[Member, ...] = ()
-    tick_ms: int = 2000  # sessions last from 2 to 20 of them
+    tick_ms: int = 2000  # a session timeout is 2 to 20 ticks
     heap_mb: int = 128
     log_level: str = "warning"
 
@@ -123,7 +132,7 @@ def parse_members(text: str) -> tuple[Member, ...]:
     """ "1=zk1:2888:3888,2=zk2:2888:3888,...". ZooKeeperNotStarted."""
     members = tuple(_member(part.strip()) for part in text.split(","))
     if len({member.server_id for member in members}) < len(members):
-        raise ZooKeeperNotStarted(f"two servers of {text!r} have the same id", _FORM)
+        raise ZooKeeperNotStarted(f"two servers of {text!r} have the same id", _MEMBERS_FORM)
     return members
 
 
@@ -132,8 +141,8 @@ def _member(part: str) -> Member:
     host, _, ports = address.rpartition(":")
     host, _, peer = host.rpartition(":")
     ports_given = [text for text in (peer, ports) if text.isascii() and text.isdigit() and 0 < int(text) < 65_536]
-    if not (number.isascii() and number.isdigit() and 0 < int(number) <= _ID_MAX) or len(ports_given) < 2 or not host:
-        raise ZooKeeperNotStarted(f"{part!r} is no server of an ensemble (its id is from 1 to {_ID_MAX})", _FORM)
+    if not (number.isascii() and number.isdigit() and 0 < int(number) <= _MAX_ID) or len(ports_given) < 2 or not host:
+        raise ZooKeeperNotStarted(f"{part!r} is not a server of an ensemble (ids are 1 to {_MAX_ID})", _MEMBERS_FORM)
     return Member(int(number), host, int(peer), int(ports))
 
 
@@ -144,7 +153,7 @@ def check_settings(settings: ServerSettings) -> None:
     if settings.server_id not in [member.server_id for member in settings.members]:
         ids = ", ".join(str(member.server_id) for member in settings.members)
         raise ZooKeeperNotStarted(
-            f"this server's id is {settings.server_id}, but the ensemble has {ids}", "say which one this is with --id"
+            f"server id {settings.server_id} is not in the ensemble, which has {ids}", "set the id with --id"
         )
 
 
@@ -161,11 +170,11 @@ def config_text(settings: ServerSettings) -> str:
         "tickTime": str(settings.tick_ms),
         "initLimit": "10",
         "syncLimit": "5",
-        # All brokers of a local cluster come from one address.
+        # All brokers of a local cluster have one address.
         "maxClientCnxns": "0",
         "autopurge.snapRetainCount": "3",
         "autopurge.purgeInterval": "24",
-        # It needs Jetty, which is not there; the four-letter commands tell the same.
+        # It needs Jetty, which pyspark does not have; four-letter commands return the same.
         "admin.enableServer": "false",
         "4lw.commands.whitelist": "ruok,srvr,stat,mntr,conf,isro,cons",
     }
@@ -177,7 +186,7 @@ def config_text(settings: ServerSettings) -> str:
 
 
 def logging_text(level: str) -> str:
-    """One event, one line, in the form of a broker's own."""
+    """One line per event, in the format of a broker's log."""
     pattern = (
         "%d{yyyy-MM-dd'T'HH:mm:ss.SSS'Z'}{UTC} %-7p{WARN=WARNING} zookeeper.%c{1}: %enc{%m}{CRLF}"
         "%notEmpty{ | %ex{8}{separator(, )}}%n"
@@ -197,7 +206,7 @@ def logging_text(level: str) -> str:
 
 
 def _escaped(value: str) -> str:
-    """As Java reads a properties file, which is Latin-1."""
+    """For a Java properties file, which is Latin-1."""
     return "".join(
         "\\\\" if character == "\\" else character if character.isascii() else _java_escape(character)
         for character in value
@@ -209,16 +218,11 @@ def _java_escape(character: str) -> str:
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
 
 
-_POLL_S: Final = 0.05
-_STOP_TIMEOUT_S: Final = 10.0
-_PR_SET_PDEATHSIG: Final = 1
-_SNAPSHOTS: Final = "version-2/snapshot.*"
-_SNAPSHOT_PATIENCE_S: Final = 5.0
-_CLOCK_GRAIN_S: Final = 0.05  # file times may be that much behind
+# --- the process
 
 
 class ZooKeeperProcess:
-    """A server with these settings."""
+    """A server process with these settings."""
 
     def __init__(self, settings: ServerSettings) -> None:
         """ZooKeeperNotStarted."""
@@ -240,7 +244,7 @@ class ZooKeeperProcess:
         return None if self._process is None else self._process.pid
 
     def start(self, output: IO[bytes] | None = None) -> None:
-        """Begin; `wait_until_serving` tells when it is done. Its log goes to `output`, or standard error.
+        """Start the process; see `wait_until_serving`. Its log goes to `output`, or standard error.
 
         ZooKeeperNotStarted.
         """
@@ -254,7 +258,7 @@ class ZooKeeperProcess:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=output,
-            # Ctrl-C is for whoever started this, who then stops it.
+            # Ctrl-C goes to the parent only, which then stops this process.
             start_new_session=True,
             preexec_fn=_dies_with_parent(),
         )
@@ -288,8 +292,8 @@ class ZooKeeperProcess:
         while time.monotonic() < deadline and not give_up():
             if not self.is_running:
                 code = None if self._process is None else self._process.returncode
-                raise ZooKeeperNotStarted(f"ZooKeeper ended with exit code {code}", "its log says why")
-            if self._may_be_asked():
+                raise ZooKeeperNotStarted(f"ZooKeeper exited with code {code}", "see its log")
+            if self._can_be_probed():
                 health = self.health()
                 if health.condition is Condition.SERVING:
                     return health
@@ -297,23 +301,21 @@ class ZooKeeperProcess:
         if health.condition is Condition.NO_QUORUM:
             advice = "start more than half of its servers, with the same --servers"
             raise ZooKeeperNotStarted(f"the ensemble of {self.address} has no quorum yet", advice)
-        raise ZooKeeperNotStarted(
-            f"ZooKeeper does not serve {self.address} after {timeout_s:.0f} s", "its log says why"
-        )
+        raise ZooKeeperNotStarted(f"ZooKeeper at {self.address} is not serving after {timeout_s:.0f} s", "see its log")
 
-    def _may_be_asked(self) -> bool:
-        """Whether a server that starts has come so far that a question does not upset it.
+    def _can_be_probed(self) -> bool:
+        """Whether a starting server can be probed.
 
-        One by itself listens before it has its data. A connection that ends until then, as each does that asked
-        something, has it log a NullPointerException. With its data loaded it writes a snapshot, and that can be seen.
+        A standalone server listens before it has loaded its data. A connection that ends before that, as each probe
+        does, makes it log a NullPointerException. When its data is loaded, it writes a snapshot.
         """
-        if self.settings.members or time.time() - self._started_s > _SNAPSHOT_PATIENCE_S:
+        if self.settings.members or time.time() - self._started_s > _SNAPSHOT_TIMEOUT_S:
             return True
         snapshots = Path(self.settings.data_dir).glob(_SNAPSHOTS)
         return any(each.stat().st_mtime >= self._started_s - _CLOCK_GRAIN_S for each in snapshots)
 
     def wait(self, timeout_s: float | None = None) -> int | None:
-        """The exit code, None if it runs still."""
+        """The exit code, None if it is still running."""
         if self._process is None:
             return None
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -321,15 +323,15 @@ class ZooKeeperProcess:
         return None
 
     def stop(self) -> None:
-        """Let it end by itself; what it answered is on its disk in any case."""
+        """SIGTERM; what it answered is on its disk in any case."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """As a crash ends it."""
+        """SIGKILL, as in a crash."""
         self._end(signal.SIGKILL)
 
     def pause(self) -> None:
-        """Hold it as it is: it neither answers nor closes its connections."""
+        """SIGSTOP: it neither answers nor closes its connections."""
         if self._process is not None:
             suspend(self._process)
 
@@ -348,7 +350,7 @@ class ZooKeeperProcess:
             self._process.wait()
 
     def send(self, number: signal.Signals) -> None:
-        """A signal, if there is somebody to take it."""
+        """Send a signal, if the process is running."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(number)
 
@@ -365,11 +367,13 @@ def _check_port(settings: ServerSettings) -> None:
         PortReservation(settings.host, settings.port).release()
     except AddressInUse as error:
         raise ZooKeeperNotStarted(
-            f"{error.address} is in use: another process listens there",
-            "stop that process (`ss -ltnp` names it), or choose another port",
+            f"{error.address} is in use by another process",
+            "stop that process (`ss -ltnp` lists it), or use another port",
         ) from None
     except CannotListen as error:
-        raise ZooKeeperNotStarted(str(error), "give an address of this machine and a port that is allowed") from None
+        raise ZooKeeperNotStarted(
+            str(error), "use an address of this machine and a port that this user may open"
+        ) from None
 
 
 def _write_files(settings: ServerSettings) -> Path:
@@ -382,12 +386,12 @@ def _write_files(settings: ServerSettings) -> Path:
             (folder / ID_FILE).write_text(f"{settings.server_id}\n", encoding="ascii")
     except OSError as error:
         problem = f"data folder {folder} cannot be used: {error.strerror or error}"
-        raise ZooKeeperNotStarted(problem, "make it one that this user can write to, or choose another") from None
+        raise ZooKeeperNotStarted(problem, "make it writable for this user, or use another folder") from None
     return folder
 
 
 def _dies_with_parent() -> Callable[[], None] | None:
-    # The system means the thread by "parent", so only the one that lasts as long as the process can ask for it.
+    # For the kernel the parent is the thread, so only the main thread can request this.
     if sys.platform != "linux" or threading.current_thread() is not threading.main_thread():
         return None
     library = ctypes.CDLL(None)

@@ -48,30 +48,38 @@ Request = Callable[[Any], Any]  # a KazooClient -> the AsyncResult of a call of 
 
 _RETRY: Final = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
 _CLOSE_TIMEOUT_S: Final = 3.0
-_CLOSE_WITHOUT_S: Final = 0.5  # where there is no connection, nobody can be told anyway
-_AT_ONCE: Final = 64
-_WAITING_MAX: Final = 10_000
+_CLOSE_UNCONNECTED_S: Final = 0.5
+_MAX_IN_FLIGHT: Final = 64
+_MAX_WAITING: Final = 10_000
 _LOST: Final = (ConnectionLoss, OperationTimeoutError, SessionMovedError)
 _ENDED: Final = (SessionExpiredError, AuthFailedError)
+_KINDS: Final = {
+    EventType.CREATED: EventKind.CREATED,
+    EventType.DELETED: EventKind.DELETED,
+    EventType.CHANGED: EventKind.CHANGED,
+}
+
+
+# --- the session
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo's threads, with less patience: it would wait for one server that is silent until the session is over.
+    """kazoo's threads with shorter timeouts: it would wait for a silent server until the session is over.
 
-    While connected it never waits longer than a third of the session, so this shows only where it is connecting, or in
-    the middle of a message.
+    While connected it never waits longer than a third of the session, so this matters only while it connects, or in the
+    middle of a message.
     """
 
     def __init__(self, session_timeout_s: float) -> None:
         super().__init__()
-        self._longest_s = session_timeout_s / 3
+        self._max_wait_s = session_timeout_s / 3
 
     def create_connection(self, *args: Any, timeout: float, **options: Any) -> Any:
-        return super().create_connection(*args, timeout=min(timeout, self._longest_s), **options)
+        return super().create_connection(*args, timeout=min(timeout, self._max_wait_s), **options)
 
     def select(self, read: Any, write: Any, failed: Any, timeout: float | None = None) -> Any:
-        longest_s = self._longest_s if timeout is None else min(timeout, self._longest_s)
-        return super().select(read, write, failed, longest_s)
+        max_wait_s = self._max_wait_s if timeout is None else min(timeout, self._max_wait_s)
+        return super().select(read, write, failed, max_wait_s)
 
 
 class _Waiting(NamedTuple):
@@ -81,7 +89,7 @@ class _Waiting(NamedTuple):
 
 
 class ZooKeeperSession:
-    """Made on its event loop; `open` it, and `close` it."""
+    """Create it on its event loop, `open` it, and `close` it."""
 
     def __init__(self, connect: ZooKeeperConnect, session_timeout_ms: int) -> None:
         self._connect = connect
@@ -95,30 +103,30 @@ class ZooKeeperSession:
             logger=_kazoo_logger(),
         )
         self._listener: Callable[[SessionEvent], None] = lambda event: None
-        # Both of kazoo's threads and the loop: see the rule.
+        # Shared by kazoo's threads and the loop.
         self._gate = threading.Lock()
         self._is_over = False
         self._posted: deque[Callable[[], None]] = deque()
         self._is_waking = False
-        # The loop alone.
+        # Used on the loop only.
         self.session_id = 0
         self._ended: SessionExpired | None = None
         self._is_closing = False
         self._connected = False
         self._stopping: asyncio.Task[None] | None = None
         self._opened: asyncio.Future[None] = self._loop.create_future()
-        self._patience_s = timeout_s
+        self._timeout_s = timeout_s
         self._suspended_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._waiting: deque[_Waiting] = deque()
-        self._asked: set[asyncio.Future[Any]] = set()  # of which kazoo knows
+        self._asked: set[asyncio.Future[Any]] = set()  # given to kazoo
 
     @property
     def is_connected(self) -> bool:
         return self._connected and self._ended is None
 
     def listen(self, listener: Callable[[SessionEvent], None]) -> None:
-        """The one that is told what happens to the session, before waiting requests go on."""
+        """Call `listener` with the events of the session, before waiting requests continue."""
         self._listener = listener
 
     async def open(self, timeout_s: float) -> None:
@@ -129,15 +137,15 @@ class ZooKeeperSession:
             await self._opened
 
     def ask(self, request: Request, *, must_wait: bool = False) -> asyncio.Future[Any]:
-        """The answer to come: maybe a KazooException, ConnectionLost or SessionExpired.
+        """The future answer; it fails with KazooException, ConnectionLost or SessionExpired.
 
-        SessionExpired; TreeBusy, unless it `must_wait`, however many do.
+        Raises SessionExpired, or TreeBusy unless `must_wait`.
         """
         if self._ended is not None:
             raise self._ended.with_traceback(None)
         if self._is_closing:
-            raise SessionExpired("the session with ZooKeeper is being closed")
-        if len(self._waiting) >= _WAITING_MAX and not must_wait:
+            raise SessionExpired("the ZooKeeper session is being closed")
+        if len(self._waiting) >= _MAX_WAITING and not must_wait:
             raise TreeBusy(len(self._waiting))
         answer: asyncio.Future[Any] = self._loop.create_future()
         self._waiting.append(_Waiting(request, answer, self._loop.time()))
@@ -150,36 +158,36 @@ class ZooKeeperSession:
         return lambda event: self._post(partial(callback, event))
 
     async def close(self) -> None:
-        """What was asked before is answered, if there is a connection."""
+        """Earlier requests are answered, if there is a connection."""
         if self._is_closing:
             return
         self._is_closing = True
-        timeout_s = _CLOSE_TIMEOUT_S if self.is_connected else _CLOSE_WITHOUT_S
+        timeout_s = _CLOSE_TIMEOUT_S if self.is_connected else _CLOSE_UNCONNECTED_S
         asked = [*self._asked, *(each.answer for each in self._waiting)]
         if asked and self.is_connected:
             await asyncio.wait(asked, timeout=timeout_s)
-        self._finish(SessionExpired("the session with ZooKeeper was closed"))
+        self._finish(SessionExpired("the ZooKeeper session is closed"))
         await (self._stop_client(timeout_s) if self._stopping is None else self._stopping)
 
-    # Kazoo's threads.
+    # --- in kazoo's threads
 
     def _state_changed(self, state: str) -> None:
         if state == KazooState.LOST:
             with self._gate:
                 self._is_over = True
-        # With the id: on the loop it may be that of another session already.
+        # The id is read here: when the loop runs, it may be that of another session.
         client_id = self._client.client_id
         self._post(partial(self._enter, state, 0 if client_id is None else client_id[0]))
 
     def _post(self, call: Callable[[], None]) -> None:
-        # One waking for many answers. The order of the two lines here, and of those in `_take`, loses none.
+        # One wake-up for many answers. The order of the two lines here, and of those in `_take`, loses none.
         self._posted.append(call)
         if not self._is_waking:
             self._is_waking = True
-            with contextlib.suppress(RuntimeError):  # The loop is closed: nobody is left to be told.
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._take)
 
-    # The loop.
+    # --- on the loop
 
     def _take(self) -> None:
         self._is_waking = False
@@ -188,30 +196,30 @@ class ZooKeeperSession:
         self._send()
 
     def _send(self) -> None:
-        while self._waiting and self._connected and len(self._asked) < _AT_ONCE:
+        while self._waiting and self._connected and len(self._asked) < _MAX_IN_FLIGHT:
             request, answer, _ = self._waiting.popleft()
             if answer.done():
                 continue
             with self._gate:
                 result = None if self._is_over else request(self._client)
             if result is None:
-                _fail(answer, SessionExpired("the session with ZooKeeper is over"))
+                _fail(answer, SessionExpired("the ZooKeeper session has expired"))
                 continue
             self._asked.add(answer)
-            # In a thread of kazoo's.
+            # Called in one of kazoo's threads.
             result.rawlink(partial(self._answered, answer))
 
     def _limit_waiting(self) -> None:
-        """Without a connection: see to it that nobody waits for ever."""
+        """Start the timer that ends waiting for a connection."""
         if self._waiting and not self._connected and self._timer is None and self._ended is None:
             since_s = max(self._waiting[0].since_s, self._suspended_s)
-            self._timer = self._loop.call_at(since_s + self._patience_s, self._waited)
+            self._timer = self._loop.call_at(since_s + self._timeout_s, self._waited)
 
     def _waited(self) -> None:
         self._timer = None
-        latest_s = self._loop.time() - self._patience_s
+        latest_s = self._loop.time() - self._timeout_s
         while self._waiting and not self._connected and max(self._waiting[0].since_s, self._suspended_s) <= latest_s:
-            error = ConnectionLost(f"no connection to ZooKeeper at {self._connect} for {self._patience_s:.1f} s")
+            error = ConnectionLost(f"no connection to ZooKeeper at {self._connect} for {self._timeout_s:.1f} s")
             _fail(self._waiting.popleft().answer, error)
         self._limit_waiting()
 
@@ -227,7 +235,7 @@ class ZooKeeperSession:
         elif isinstance(error, _LOST):
             _fail(answer, ConnectionLost("the connection to ZooKeeper broke before it answered"))
         elif isinstance(error, _ENDED):
-            _fail(answer, SessionExpired("the session with ZooKeeper is over"))
+            _fail(answer, SessionExpired("the ZooKeeper session has expired"))
         else:
             _fail(answer, error)
 
@@ -236,24 +244,24 @@ class ZooKeeperSession:
             return
         if state == KazooState.CONNECTED:
             if self.session_id not in (0, session_id):
-                return  # The session that kazoo began in place of ours; the end of ours is on its way.
+                return  # kazoo has opened another session; the end of this one is reported next
             self.session_id = session_id
             self._connected = True
             if not self._opened.done():
                 self._opened.set_result(None)
-            # What the listener asks comes first: whoever reads then has the watches behind it again.
+            # Requests of the listener go first: watches are armed again before any read is answered.
             waiting, self._waiting = self._waiting, deque()
             self._listener(SessionEvent.CONNECTED)
             self._waiting.extend(waiting)
         elif state == KazooState.SUSPENDED:
-            logger.warning("the connection to ZooKeeper at %s is lost; looking for another", self._connect)
+            logger.warning("ZooKeeper connection lost, reconnecting: servers=%s", self._connect)
             self._connected = False
             self._suspended_s = self._loop.time()
             self._listener(SessionEvent.SUSPENDED)
             self._limit_waiting()
         elif self.session_id:
-            logger.error("the session 0x%x with ZooKeeper at %s has expired", self.session_id, self._connect)
-            self._finish(SessionExpired("the session with ZooKeeper has expired"))
+            logger.error("ZooKeeper session expired: session=0x%x servers=%s", self.session_id, self._connect)
+            self._finish(SessionExpired("the ZooKeeper session has expired"))
             self._listener(SessionEvent.EXPIRED)
             self._stopping = self._loop.create_task(self._stop_client(_CLOSE_TIMEOUT_S))
 
@@ -267,7 +275,7 @@ class ZooKeeperSession:
             _fail(answer, reason)
 
     async def _stop_client(self, timeout_s: float) -> None:
-        # In a thread of its own, since it waits for kazoo's: when a server does not answer, for long.
+        # In a thread, because it waits for kazoo's threads, for long if a server does not answer.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await run_in_thread(partial(_stop, self._client), "zookeeper-stop")
@@ -276,7 +284,7 @@ class ZooKeeperSession:
 def _fail(answer: asyncio.Future[Any], error: BaseException) -> None:
     if not answer.done():
         answer.set_exception(error)
-        # Whoever asked may have gone meanwhile: an answer that nobody reads is no mistake.
+        # The caller may have been cancelled: asyncio must not complain about an error that is never read.
         answer.exception()
 
 
@@ -285,12 +293,12 @@ def _stop(client: Any) -> None:
         client.stop()
         client.close()
     except (KazooException, OSError, AttributeError) as error:
-        # AttributeError: kazoo's socket for waking its thread is gone already.
-        logger.debug("kazoo did not stop cleanly: %s", error)
+        # AttributeError: kazoo's wake-up socket is closed already.
+        logger.debug("kazoo did not stop cleanly: error=%s", error)
 
 
 def run_in_thread(work: Callable[[], Any], name: str) -> asyncio.Future[None]:
-    """Run `work` in a daemon thread, which the end of the process does not wait for."""
+    """Run `work` in a daemon thread, which the process does not wait for at its end."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
 
@@ -305,7 +313,7 @@ def run_in_thread(work: Callable[[], Any], name: str) -> asyncio.Future[None]:
         error: BaseException | None = None
         try:
             work()
-        except Exception as failure:  # noqa: BLE001 - handed to whoever waits
+        except Exception as failure:  # noqa: BLE001 - handed to the caller
             error = failure
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(finish, error)
@@ -315,22 +323,18 @@ def run_in_thread(work: Callable[[], Any], name: str) -> asyncio.Future[None]:
 
 
 def _kazoo_logger() -> logging.Logger:
-    """What kazoo says of each attempt is for whoever looks for a fault; what matters is told here."""
+    """kazoo logs every attempt; that is for debugging, because this module logs what matters."""
     found = logging.getLogger(f"{__name__}.kazoo")
     if found.level == logging.NOTSET and logger.getEffectiveLevel() > logging.DEBUG:
         found.setLevel(logging.CRITICAL)
     return found
 
 
-_KINDS: Final = {
-    EventType.CREATED: EventKind.CREATED,
-    EventType.DELETED: EventKind.DELETED,
-    EventType.CHANGED: EventKind.CHANGED,
-}
+# --- watches
 
 
 class TransactionIds(NamedTuple):
-    """Of the transactions that created the node, last changed its data, and last changed the set of its children."""
+    """The transactions that created the node, last changed its data, and last changed its set of children."""
 
     created: int
     changed: int
@@ -339,7 +343,7 @@ class TransactionIds(NamedTuple):
 
 
 class ZooKeeperWatches:
-    """All watches of a session; told of connections by `session_event`."""
+    """All watches of a session. `session_event` reports connections."""
 
     def __init__(self, session: ZooKeeperSession, chroot: str) -> None:
         self._session = session
@@ -359,7 +363,7 @@ class ZooKeeperWatches:
             if watcher in watchers:
                 watchers.remove(watcher)
                 if not watchers and self._watched.get(path) is watched:
-                    # What is armed ends with its next event, of which nobody hears.
+                    # The armed watch ends with its next event.
                     del self._watched[path]
 
         return cancel
@@ -367,13 +371,13 @@ class ZooKeeperWatches:
     def session_event(self, event: SessionEvent) -> None:
         if event is SessionEvent.CONNECTED:
             for watched in list(self._watched.values()):
-                watched.arm_anew()
+                watched.rearm()
         elif event is SessionEvent.EXPIRED:
             self._watched.clear()
 
 
 class _Watched:
-    """One path."""
+    """The watches of one path."""
 
     def __init__(self, session: ZooKeeperSession, path: str, full_path: str) -> None:
         self.watchers: list[Watcher] = []
@@ -382,16 +386,16 @@ class _Watched:
         self._full_path = full_path
         self._seen: TransactionIds | None = None
         self._is_known = False  # whether `_seen` is an answer
-        self._round = 0  # of arming: answers to an earlier one say nothing
+        self._round = 0  # of arming: answers to an earlier round are ignored
         self._is_arming = False
         self._heard: list[EventKind] = []
-        self._heard_since: list[EventKind] = []  # while arming: maybe newer than what is being read
-        # One object each for all rounds: kazoo keeps sets, and would call each of several.
+        self._heard_since: list[EventKind] = []  # while arming: may be newer than what is being read
+        # One callback each for all rounds: kazoo keeps sets, and would call several.
         self._on_node = session.on_loop(self._node_event)
         self._on_children = session.on_loop(self._children_event)
 
-    def arm_anew(self) -> None:
-        """What was armed is gone with its connection."""
+    def rearm(self) -> None:
+        """After a reconnect: the armed watches ended with the connection."""
         self._is_arming = False
         self.arm()
 
@@ -405,13 +409,13 @@ class _Watched:
         this_round = self._round
         full_path = self._full_path
         try:
-            # A watch that is not armed again would be lost: there is no "busy" for it.
+            # A watch that is not armed again would be lost, so TreeBusy is not an option.
             children = self._session.ask(
                 lambda client: client.get_children_async(full_path, self._on_children), must_wait=True
             )
             node = self._session.ask(lambda client: client.exists_async(full_path, self._on_node), must_wait=True)
         except SessionExpired:
-            return  # And so have its watches.
+            return  # the watches ended with the session
         node.add_done_callback(lambda _: self._armed(this_round, children.exception(), node))
 
     def _armed(self, this_round: int, children_error: BaseException | None, node: Any) -> None:
@@ -420,30 +424,30 @@ class _Watched:
         self._is_arming = False
         error = node.exception() or (None if isinstance(children_error, NoNodeError) else children_error)
         if isinstance(error, TreeError):
-            return  # With the connection, which arms anew when it is back; or with the session.
+            return  # the connection is lost: armed again after a reconnect, unless the session ends
         if error is not None:
             reason = type(error).__name__ if isinstance(error, KazooException) else str(error)
-            logger.error("%s cannot be watched: %s", self._path, reason)
+            logger.error("watch failed: path=%s error=%s", self._path, reason)
             return
         stat = node.result()
         now = None if stat is None else TransactionIds(stat.czxid, stat.mzxid, stat.pzxid, stat.numChildren)
         if children_error is not None and now is not None:
-            self._heard.append(EventKind.CREATED)  # Between the two requests: its children are not armed.
+            self._heard.append(EventKind.CREATED)  # between the two requests: its children are not armed
             self.arm()
             return
         before, was_known, heard = self._seen, self._is_known, self._heard
         self._seen, self._is_known, self._heard = now, True, []
         kinds = list(differences(before, now)) if was_known else []
-        # What came and went in between leaves no difference, but was heard of.
+        # A node that was created and deleted in between leaves no difference, only events.
         for kind in kinds or dict.fromkeys(heard):
-            self._tell(Event(kind, self._path))
+            self._notify(Event(kind, self._path))
         if self._heard_since:
             self.arm()
 
     def _children_event(self, event: Any) -> None:
         if event.type == EventType.CHILD:
             self._hear(EventKind.CHILDREN)
-        # The end of the node is told to whoever watches the node, too; that of the connection, to the session.
+        # The deletion of the node is reported to the node's watch, the end of the connection to the session.
 
     def _node_event(self, event: Any) -> None:
         kind = _KINDS.get(event.type)
@@ -454,17 +458,16 @@ class _Watched:
         self._heard_since.append(kind)
         self.arm()
 
-    def _tell(self, event: Event) -> None:
+    def _notify(self, event: Event) -> None:
         for watcher in list(self.watchers):
             try:
                 watcher(event)
             except Exception:
-                # The others are told all the same.
-                logger.exception("a watcher of %s failed", self._path)
+                logger.exception("watcher failed: path=%s", self._path)
 
 
 def differences(before: TransactionIds | None, now: TransactionIds | None) -> Iterator[EventKind]:
-    """What happened to a node between two looks at it."""
+    """What happened to a node between two reads."""
     if before is not None and (now is None or now.created != before.created):
         yield EventKind.DELETED
     if now is None:

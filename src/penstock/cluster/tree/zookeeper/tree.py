@@ -67,6 +67,8 @@ from penstock.cluster.tree.tree import (
 from penstock.cluster.tree.zookeeper.ensemble import ZooKeeperConnect, parse_connect, why_unreachable
 from penstock.cluster.tree.zookeeper.session import Request, ZooKeeperSession, ZooKeeperWatches, run_in_thread
 
+logger = logging.getLogger(__name__)
+
 _GET: Final = 4
 _END: Final = -1
 _NODES_AT_ONCE: Final = 100
@@ -74,6 +76,18 @@ _PATHS_BYTES: Final = 512 * 1024
 _HEADER: Final = struct.Struct("!iBi")
 _INT: Final = struct.Struct("!i")
 _STAT: Final = struct.Struct("!qqqqiiiqiiq")  # created, changed, two times, version, two versions, owner, ...
+
+# Kafka's defaults.
+SESSION_TIMEOUT_MS: Final = 18_000
+CONNECTION_TIMEOUT_MS: Final = 18_000
+
+_READS_AT_ONCE: Final = 5000
+# ZooKeeper's default jute.maxbuffer: a longer request ends the connection without an error.
+_MAX_REQUEST_BYTES: Final = 0xFFFFF
+_OPERATION_BYTES: Final = 64
+
+
+# --- reading many nodes
 
 
 class MultiRead:
@@ -112,37 +126,28 @@ class MultiRead:
             at += size + _STAT.size
 
     def ask(self, client: Any) -> Any:
-        """Give it to a KazooClient, as its own methods do; the AsyncResult."""
+        """Give it to a KazooClient, as its own methods do; returns the AsyncResult."""
         result = client.handler.async_result()
         client._call(self, result)
         return result
 
 
-def portions(paths: Sequence[str]) -> Iterator[list[str]]:
-    """The paths in order, in lists of which each fits into a request."""
-    portion: list[str] = []
+def path_chunks(paths: Sequence[str]) -> Iterator[list[str]]:
+    """The paths in order, in lists that each fit into a request."""
+    chunk: list[str] = []
     size = 0
     for path in paths:
         length = len(path.encode())
-        if portion and (len(portion) == _NODES_AT_ONCE or size + length > _PATHS_BYTES):
-            yield portion
-            portion, size = [], 0
-        portion.append(path)
+        if chunk and (len(chunk) == _NODES_AT_ONCE or size + length > _PATHS_BYTES):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(path)
         size += length
-    if portion:
-        yield portion
+    if chunk:
+        yield chunk
 
 
-logger = logging.getLogger(__name__)
-
-# Kafka's defaults.
-SESSION_TIMEOUT_MS: Final = 18_000
-CONNECTION_TIMEOUT_MS: Final = 18_000
-
-_READS_AT_ONCE = 5000
-# jute.maxbuffer as ZooKeeper is installed: a longer request ends the connection, without a word.
-_MAX_REQUEST_BYTES = 0xFFFFF
-_OPERATION_BYTES = 64
+# --- the tree
 
 
 async def open_zookeeper_tree(
@@ -151,7 +156,7 @@ async def open_zookeeper_tree(
     session_timeout_ms: int = SESSION_TIMEOUT_MS,
     connection_timeout_ms: int = CONNECTION_TIMEOUT_MS,
 ) -> ZooKeeperTree:
-    """A new session with the ensemble at `connect` ("zk1:2181,zk2:2181/kafka"); its chroot is made if it is missing.
+    """Open a session with the ensemble at `connect` ("zk1:2181,zk2:2181/kafka"); a missing chroot is created.
 
     InvalidConnect; ZooKeeperUnreachable, which says why and what to try.
     """
@@ -177,7 +182,7 @@ async def _why_unreachable(where: ZooKeeperConnect, waited_ms: int) -> ZooKeeper
 
 
 class _Unimplemented(ZooKeeperOperationFailed):
-    """A kind of request that the server does not know."""
+    """The server does not know this kind of request."""
 
 
 class ZooKeeperTree:
@@ -186,8 +191,8 @@ class ZooKeeperTree:
     def __init__(self, session: ZooKeeperSession, connect: ZooKeeperConnect, session_timeout_ms: int) -> None:
         self._session = session
         self._chroot = connect.chroot
-        self._patience_s = session_timeout_ms / 1000
-        self._has_multi_read = True  # until a server older than 3.6 says that it has not
+        self._timeout_s = session_timeout_ms / 1000
+        self._has_multi_read = True  # until a server older than 3.6 rejects it
         self._watches = ZooKeeperWatches(session, connect.chroot)
         self._session_watchers: list[SessionWatcher] = []
         session.listen(self._session_event)
@@ -196,7 +201,7 @@ class ZooKeeperTree:
     def session_id(self) -> int:
         return self._session.session_id
 
-    # Reads.
+    # --- reads
 
     async def get(self, path: str) -> Node:
         check_path(path)
@@ -208,12 +213,12 @@ class ZooKeeperTree:
             check_path(path)
         found: list[Node | None] = []
         for start in range(0, len(paths), _READS_AT_ONCE):
-            chunk = portions(paths[start : start + _READS_AT_ONCE])
-            for nodes in await asyncio.gather(*map(self._get_portion, chunk)):
+            chunks = path_chunks(paths[start : start + _READS_AT_ONCE])
+            for nodes in await asyncio.gather(*map(self._get_chunk, chunks)):
                 found += nodes
         return found
 
-    async def _get_portion(self, paths: list[str]) -> list[Node | None]:
+    async def _get_chunk(self, paths: list[str]) -> list[Node | None]:
         if self._has_multi_read:
             try:
                 nodes: list[Node | None] = await self._read(MultiRead([self._at(path) for path in paths]).ask, paths[0])
@@ -236,7 +241,7 @@ class ZooKeeperTree:
         except NoNode:
             return None
 
-    # Changes.
+    # --- changes
 
     async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> None:
         operation = Create(path, data, ephemeral)
@@ -262,7 +267,7 @@ class ZooKeeperTree:
         results = await asyncio.shield(self._session.ask(lambda client: self._transaction(client, wanted)))
         for operation, result in zip(wanted, results, strict=True):
             if isinstance(result, KazooException) and not isinstance(result, RolledBackError | RuntimeInconsistency):
-                await self._refuse(operation, result)
+                await self._fail(operation, result)
 
     def _transaction(self, client: Any, operations: Sequence[Operation]) -> Any:
         transaction = client.transaction()
@@ -279,7 +284,7 @@ class ZooKeeperTree:
                     transaction.check(at, version)
         return transaction.commit_async()
 
-    # Watches and the session.
+    # --- watches and session
 
     def watch(self, path: str, watcher: Watcher) -> Cancel:
         check_path(path)
@@ -303,12 +308,12 @@ class ZooKeeperTree:
             try:
                 watcher(event)
             except Exception:
-                logger.exception("a watcher of the session failed")
+                logger.exception("session watcher failed")
 
-    # The way of a request.
+    # --- requests
 
     def _check(self, operations: Sequence[Operation]) -> None:
-        """What must not be sent: ZooKeeper would end the connection, or mean something else."""
+        """Reject what ZooKeeper would answer with a closed connection, or would interpret differently."""
         request_bytes = 0
         for operation in operations:
             check_path(operation.path)
@@ -319,7 +324,7 @@ class ZooKeeperTree:
                     raise DataTooLarge(operation.path, size, MAX_DATA_BYTES)
                 request_bytes += size
             elif isinstance(operation, Delete) and operation.path == ROOT:
-                raise InvalidPath(operation.path, "the root stays")
+                raise InvalidPath(operation.path, "the root cannot be deleted")
         if request_bytes > _MAX_REQUEST_BYTES:
             raise DataTooLarge(f"{len(operations)} operations", request_bytes, _MAX_REQUEST_BYTES)
 
@@ -327,9 +332,9 @@ class ZooKeeperTree:
         return (self._chroot + path).rstrip("/") or ROOT
 
     async def _read(self, request: Request, path: str) -> Any:
-        """Ask until there is an answer."""
+        """Send until an answer arrives."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._patience_s
+        deadline = loop.time() + self._timeout_s
         while True:
             try:
                 return await asyncio.shield(self._session.ask(request))
@@ -347,13 +352,13 @@ class ZooKeeperTree:
         try:
             return await asyncio.shield(self._session.ask(request))
         except KazooException as error:
-            await self._refuse(operation, error)
+            await self._fail(operation, error)
 
-    async def _refuse(self, operation: Operation, error: KazooException) -> NoReturn:
-        """Raise what an operation that ZooKeeper did not make is answered with."""
+    async def _fail(self, operation: Operation, error: KazooException) -> NoReturn:
+        """Raise the error for an operation that ZooKeeper rejected."""
         path = operation.path
         if isinstance(error, BadVersionError) and not isinstance(operation, Create):
-            # ZooKeeper does not say which version it found; it is for the message only.
+            # ZooKeeper does not return the version it found; it is read for the message only.
             raise BadVersion(path, operation.version, await self._version_of(path)) from None
         if isinstance(error, NoNodeError):
             raise NoNode(parent_of(path) if isinstance(operation, Create) else path) from None
@@ -362,8 +367,8 @@ class ZooKeeperTree:
             NotEmptyError: lambda: NotEmpty(path),
             NoChildrenForEphemeralsError: lambda: EphemeralParent(parent_of(path)),
         }
-        refusal = known.get(type(error))
-        raise ZooKeeperOperationFailed(path, _name(error)) if refusal is None else refusal() from None
+        make = known.get(type(error))
+        raise ZooKeeperOperationFailed(path, _name(error)) if make is None else make() from None
 
     async def _version_of(self, path: str) -> int:
         try:
