@@ -41,7 +41,7 @@ def test_every_command_is_on_the_page(path: tuple[str, ...]) -> None:
     assert f"| `penstock {' '.join(path)}` |" in PAGE
 
 
-def test_the_page_names_no_command_that_is_not_there() -> None:
+def test_the_page_names_no_command_that_does_not_exist() -> None:
     rows = [line.split("`")[1] for line in PAGE.splitlines() if line.startswith("| `penstock ")]
     assert sorted(rows) == sorted(f"penstock {' '.join(path)}" for path in ALL)
 

@@ -40,7 +40,7 @@ def test_commands_and_options_are_completed(shell: Shell) -> None:
     assert "--from-beginning" in completed(shell, "consume", "--from")
 
 
-def test_topics_and_groups_are_asked_of_the_broker(shell: Shell, topic: str, single: str, group: str) -> None:
+def test_topics_and_groups_are_completed_from_the_broker(shell: Shell, topic: str, single: str, group: str) -> None:
     shell.done("groups", "seek", group, "--topic", single, "--to-earliest", "--execute")
     assert completed(shell, "topics", "describe", topic[:8]) == [topic]
     assert completed(shell, "consume", "--topic", single[:8]) == [single]
@@ -66,7 +66,7 @@ def test_settings_are_completed_after_set(shell: Shell, topic: str) -> None:
     assert offered_here(shell, "server", "start", "--set", "log.retention.h") == ["log.retention.hours="]
 
 
-def test_a_profile_says_whom_to_ask(broker: EmbeddedBroker, topic: str) -> None:
+def test_completion_asks_the_cluster_of_the_profile(broker: EmbeddedBroker, topic: str) -> None:
     nowhere = Shell("")
     nowhere.done("profile", "create", "here", "-b", broker.address)
     nowhere.done("profile", "use", "--none")
@@ -77,7 +77,7 @@ def test_a_profile_says_whom_to_ask(broker: EmbeddedBroker, topic: str) -> None:
     assert offered_here(nowhere, "topics", "describe", topic[:8]) == [topic]
 
 
-def test_no_broker_is_no_completion() -> None:
+def test_without_a_broker_there_is_no_completion() -> None:
     shell = Shell(f"127.0.0.1:{free_port()}")
     assert completed(shell, "topics", "describe", "x") == []
 
@@ -117,5 +117,5 @@ def test_bash_itself_completes_commands_options_and_topics(shell: Shell, topic: 
     assert offered("topics", "describe", "no-such-topic") == []
 
 
-def test_another_shell_is_refused() -> None:
+def test_another_shell_is_rejected() -> None:
     assert run("completion", "tcsh").exit_code == 2

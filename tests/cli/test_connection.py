@@ -43,13 +43,13 @@ def test_no_broker_is_exit_code_3_everywhere(shell: Shell, args: tuple[str, ...]
     assert shell(*args, "-b", f"127.0.0.1:{free_port()}", stdin="").exit_code == 3
 
 
-def test_an_address_that_makes_no_sense_is_a_usage_error(shell: Shell) -> None:
+def test_an_invalid_address_is_a_usage_error(shell: Shell) -> None:
     result = shell("topics", "list", "-b", "localhost:what")
     assert result.exit_code == 2
     assert "what" in result.stderr
 
 
-def test_a_stranger_is_told_from_a_broker(shell: Shell) -> None:
+def test_a_server_that_is_not_a_broker_is_recognised(shell: Shell) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         result = shell("topics", "list", "-b", f"127.0.0.1:{silent.getsockname()[1]}", "--request-timeout-ms", 300)
     assert result.exit_code == 3
@@ -75,7 +75,7 @@ def test_a_file_of_properties_is_used(shell: Shell, tmp_path: Path, broker: Embe
         ("request.timeout.ms=soon", "milliseconds"),
     ],
 )
-def test_properties_that_make_no_sense_are_refused(shell: Shell, tmp_path: Path, content: str, told: str) -> None:
+def test_invalid_properties_are_rejected(shell: Shell, tmp_path: Path, content: str, told: str) -> None:
     file = tmp_path / "client.properties"
     file.write_text(content)
     result = shell("topics", "list", "--command-config", file)
@@ -83,7 +83,7 @@ def test_properties_that_make_no_sense_are_refused(shell: Shell, tmp_path: Path,
     assert told in result.stderr
 
 
-def test_a_file_of_properties_that_is_not_there(shell: Shell, tmp_path: Path) -> None:
+def test_a_file_of_properties_that_does_not_exist(shell: Shell, tmp_path: Path) -> None:
     result = shell("topics", "list", "--command-config", tmp_path / "nowhere")
     assert result.exit_code == 2
     assert "--command-config" in result.stderr

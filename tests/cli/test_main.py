@@ -85,7 +85,7 @@ def test_a_mistyped_command_is_guessed() -> None:
     assert "Did you mean 'log'?" in done.stderr
 
 
-def test_an_unknown_command_is_told_what_there_is() -> None:
+def test_an_unknown_command_lists_the_commands() -> None:
     result = run("frobnicate")
     assert result.exit_code == 2
     assert f"Commands: {', '.join(AREAS)}." in result.stderr
@@ -150,7 +150,7 @@ def test_an_error_of_the_disk_is_one_line(
 
 
 @pytest.mark.parametrize("wanted", [False, True])
-def test_a_mistake_of_ours_is_told_in_a_line_or_shown_whole(
+def test_an_internal_error_is_one_line_or_a_traceback(
     wanted: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     partition(tmp_path / "t-0", batches=2)

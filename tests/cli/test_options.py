@@ -15,7 +15,7 @@ def test_topics_may_be_named_by_an_option(shell: Shell, topic: str, single: str)
     assert shell("topics", "create").exit_code == 2
 
 
-def test_no_at_a_terminal_is_no_interrupt(shell: Shell, single: str) -> None:
+def test_answering_no_is_not_an_interrupt(shell: Shell, single: str) -> None:
     result = shell.at_terminal("topics", "delete", single, answer="n\n")
     assert result.returncode == 1
     assert "with all records?" in result.stderr
@@ -52,6 +52,6 @@ def test_a_list_is_shown_again_and_again(shell: Shell, single: str) -> None:
     assert (ends[0], ends[-1]) == (0, 1)
 
 
-def test_a_topic_that_is_not_there_is_not_watched(shell: Shell) -> None:
+def test_a_topic_that_does_not_exist_is_not_watched(shell: Shell) -> None:
     result = shell("topics", "describe", "never-was", "--watch")
     assert result.exit_code == 4

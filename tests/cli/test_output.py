@@ -40,7 +40,7 @@ def test_names_keep_their_case(text: str, expected: str) -> None:
         (["produce", "views", "--format", "json"], False),
     ],
 )
-def test_who_asks_for_json_gets_errors_as_json(args: list[str], expected: bool) -> None:
+def test_errors_are_json_if_the_command_line_asks_for_it(args: list[str], expected: bool) -> None:
     assert json_errors_wanted(args) is expected
 
 

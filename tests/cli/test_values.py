@@ -50,7 +50,7 @@ def test_durations(text: str, expected_ms: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "h", "1", "1y", "-1h", "1 hour 30", "3 stunden", "an", "P", "PT", "1h30", "P1H"])
-def test_what_is_no_duration_is_shown_one(text: str) -> None:
+def test_an_invalid_duration_shows_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="1h30m"):
         parse_duration_ms(text)
 
@@ -88,7 +88,7 @@ def test_a_time_without_a_zone_is_local() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "someday", "-", "12:30", "99999999999999999999", "2023-13-01", "-1y"])
-def test_what_is_no_time_is_refused(text: str) -> None:
+def test_a_value_that_is_not_a_time_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"Examples: |between 1970"):
         parse_time_ms(text, NOW_MS)
 
@@ -109,7 +109,7 @@ def test_offsets(text: str, expected: StartOffset) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "-", "1.5", "first", "--1", "9" * 30])
-def test_what_is_no_offset_is_refused(text: str) -> None:
+def test_a_value_that_is_not_a_offset_is_rejected(text: str) -> None:
     with pytest.raises(click.BadParameter):
         StartOffsetType().convert(text, None, None)
 
@@ -127,7 +127,7 @@ def test_topics_with_partitions(text: str, expected: NameAndPartitions) -> None:
 
 
 @pytest.mark.parametrize("text", ["", ":0", "views:", "views:x", "views:1,", "views:-1", "views:0-999999999"])
-def test_topics_with_no_partitions_are_refused(text: str) -> None:
+def test_topics_with_no_partitions_are_rejected(text: str) -> None:
     with pytest.raises(click.BadParameter):
         TopicPartitions().convert(text, None, None)
 
@@ -162,7 +162,7 @@ def test_numbers_of_bytes(text: str, expected: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "fast", "1XB", "9999999TB", "1e3"])
-def test_what_is_no_number_of_bytes(text: str) -> None:
+def test_an_invalid_number_of_bytes_is_rejected(text: str) -> None:
     with pytest.raises(click.BadParameter, match="50MB"):
         ByteCount().convert(text, None, None)
 

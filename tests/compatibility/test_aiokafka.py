@@ -142,7 +142,7 @@ def test_keys_nulls_headers_and_timestamps_come_back(address: str, topic: str) -
     asyncio.run(story())
 
 
-def test_a_record_just_below_the_limit_passes_and_one_beyond_it_is_refused(address: str, topic: str) -> None:
+def test_a_record_just_below_the_limit_passes_and_one_beyond_it_is_rejected(address: str, topic: str) -> None:
     async def story() -> None:
         async with producer_of(address, max_request_size=4 * LIMIT_BYTES) as producer:
             assert (await producer.send_and_wait(topic, bytes(JUST_FITS_BYTES), partition=0)).offset == 0
@@ -207,7 +207,7 @@ def test_an_offset_out_of_range_is_reset(address: str, topic: str) -> None:
 
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
-def test_both_isolation_levels_read_what_is_no_transaction(address: str, topic: str, isolation: str) -> None:
+def test_both_isolation_levels_read_plain_records(address: str, topic: str, isolation: str) -> None:
     async def story() -> None:
         await send_all(address, topic, numbered(5))
         records = await read_partition(address, topic, 5, isolation_level=isolation)

@@ -164,7 +164,7 @@ def test_records_of_every_codec_and_acks_come_back(address: str, topic: str, cod
 
 @pytest.mark.long
 @pytest.mark.parametrize("stored", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
-def test_what_the_broker_compressed_anew_comes_back_as_it_was_sent(address: str, topic: str, stored: str) -> None:
+def test_records_recompressed_by_the_broker_come_back_unchanged(address: str, topic: str, stored: str) -> None:
     admin = administering(address)
     outcome(admin.create_topics([NewTopic(topic, 1, 1, config={"compression.type": stored})]))
     samples = [(value, BEGIN_MS + number) for number, value in enumerate(numbered(5 * 20))]
@@ -190,7 +190,7 @@ def test_an_idempotent_producer_numbers_its_records(address: str, topic: str) ->
     assert [record.value() for record in read_partition(address, topic, 50, 1)] == values
 
 
-def test_a_producer_whose_first_batch_is_refused_for_a_moment_has_everything_once_and_in_order(
+def test_a_producer_whose_first_batch_is_rejected_temporarily_stores_everything_once_and_in_order(
     address: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its next batches are on their way already, and there are enough replicas for those (decision 011)."""
@@ -246,7 +246,7 @@ def test_keys_nulls_headers_and_timestamps_come_back(address: str, topic: str) -
 
 
 @pytest.mark.parametrize("is_idempotent", [False, True])
-def test_a_record_just_below_the_limit_passes_and_one_beyond_it_is_refused(
+def test_a_record_just_below_the_limit_passes_and_one_beyond_it_is_rejected(
     address: str, topic: str, is_idempotent: bool
 ) -> None:
     sending = Sending(producer_of(address, message_max_bytes=4 * LIMIT_BYTES, enable_idempotence=is_idempotent))

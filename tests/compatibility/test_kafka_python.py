@@ -143,7 +143,7 @@ def test_records_of_one_key_share_a_partition(address: str, topic: str) -> None:
     assert len(used) == 1
 
 
-def test_a_record_just_below_the_limit_passes_and_one_beyond_it_is_refused(address: str, topic: str) -> None:
+def test_a_record_just_below_the_limit_passes_and_one_beyond_it_is_rejected(address: str, topic: str) -> None:
     # This client ends an idempotent producer at the first refusal.
     with producing(address, max_request_size=4 * LIMIT_BYTES, enable_idempotence=False) as producer:
         assert producer.send(topic, bytes(JUST_FITS_BYTES), partition=0).get(10).offset == 0

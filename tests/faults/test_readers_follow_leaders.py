@@ -58,7 +58,7 @@ def _lead(cluster: BrokerCluster, replicas: list[int]) -> None:
     _until_led_by(cluster, replicas[0])
 
 
-def test_a_reader_follows_the_leader_to_a_broker_that_was_away_when_it_last_looked(cluster: BrokerCluster) -> None:
+def test_a_reader_follows_the_leader_to_a_broker_that_was_offline_before(cluster: BrokerCluster) -> None:
     cluster.stop(0)
     until(lambda: all(0 not in cluster.image(number).brokers for number in (1, 2)), "broker 0 is gone")
     _until_led_by(cluster, 1)

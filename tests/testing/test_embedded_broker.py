@@ -18,7 +18,7 @@ from penstock.records import encode_batch
 from penstock.testing import Broker
 
 
-def test_what_it_made_is_gone_afterwards() -> None:
+def test_temporary_data_is_removed_afterwards() -> None:
     threads = set(threading.enumerate())
     with Broker(data_dir=None) as broker:
         folder = Path(broker.data_dir)
@@ -35,7 +35,7 @@ def test_a_folder_that_was_given_stays_with_what_is_in_it(tmp_path: Path) -> Non
         assert len(broker.broker.cluster.image.topics["kept"].partitions) == 2
 
 
-def test_a_topic_that_cannot_be_is_refused_with_the_brokers_reason() -> None:
+def test_an_invalid_topic_is_rejected_with_the_brokers_reason() -> None:
     with Broker() as broker:
         broker.create_topic("there")
         with pytest.raises(ApiException, match="there"):
@@ -69,6 +69,6 @@ def test_records_of_long_ago_are_left_to_the_test_unless_it_says_otherwise() -> 
         assert told == "86400000"
 
 
-def test_there_is_nothing_else_under_its_name() -> None:
+def test_the_module_has_no_other_names() -> None:
     with pytest.raises(AttributeError, match="Brokers"):
         _ = testing.Brokers

@@ -36,7 +36,7 @@ def test_what_is_sent_arrives(penstock_broker, penstock_topic):
     assert roundtrip(penstock_broker.address, penstock_topic) == [b"%d" % number for number in range(10)]
 
 @pytest.mark.penstock_topic(partitions=3, config={"retention.ms": "1000"})
-def test_a_topic_has_the_shape_that_was_asked_for(penstock_broker, penstock_topic):
+def test_a_topic_has_the_requested_partitions_and_settings(penstock_broker, penstock_topic):
     consumer = KafkaConsumer(bootstrap_servers=penstock_broker.address)
     assert consumer.partitions_for_topic(penstock_topic) == {0, 1, 2}
     consumer.close()
@@ -87,7 +87,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_strangers_project_with_a_strangers_client(project: Path) -> None:
+def test_another_project_with_another_client(project: Path) -> None:
     (project / "test_theirs.py").write_text(WITH_KAFKA_PYTHON)
     outcome = run_pytest(project)
     assert outcome.code == 0, outcome.text
@@ -115,7 +115,7 @@ def test_a_broker_for_each_test_where_that_is_configured(project: Path) -> None:
     assert first["address"] != second["address"]
 
 
-def test_a_scope_that_there_is_not_is_named(project: Path) -> None:
+def test_an_unknown_scope_is_named(project: Path) -> None:
     (project / "pytest.ini").write_text("[pytest]\npenstock_broker_scope = forever\n")
     (project / "test_theirs.py").write_text(NAMES)
     outcome = run_pytest(project)
@@ -137,7 +137,7 @@ def test_settings_are_overridden_in_a_conftest(project: Path) -> None:
     assert outcome.code == 0, outcome.text
 
 
-def test_a_marker_with_a_mistake_is_an_error(project: Path) -> None:
+def test_an_invalid_marker_is_an_error(project: Path) -> None:
     (project / "test_theirs.py").write_text(
         "import pytest\n@pytest.mark.penstock_topic(partition=3)\ndef test_it(penstock_topic): pass\n"
     )
@@ -146,7 +146,7 @@ def test_a_marker_with_a_mistake_is_an_error(project: Path) -> None:
     assert "takes partitions= and config=, not ['partition']" in outcome.text
 
 
-def test_who_does_not_use_it_does_not_pay_for_it(project: Path) -> None:
+def test_the_plugin_costs_nothing_unless_it_is_used(project: Path) -> None:
     (project / "test_theirs.py").write_text(
         "import sys\n"
         "def test_it():\n"

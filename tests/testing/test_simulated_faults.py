@@ -329,7 +329,7 @@ def test_a_simulated_file_has_no_descriptor() -> None:
         _new_file(SimulatedFiles()).fileno()
 
 
-def test_absurd_sizes_are_refused_and_large_ones_take_no_memory() -> None:
+def test_absurd_sizes_are_rejected_and_large_ones_take_no_memory() -> None:
     file = _new_file(SimulatedFiles())
     attempts: list[Callable[[], None]] = [
         lambda: file.truncate(1 << 60),

@@ -126,7 +126,7 @@ def test_waits_for_a_broker_and_outlives_its_restart_with_every_event_once(tmp_p
         (("--incident-after", "1h"), "the incident starts 3600000 ms"),
     ],
 )
-def test_options_that_make_no_sense_are_refused_before_a_broker_is_asked(
+def test_invalid_options_are_rejected_before_a_request(
     options: tuple[str, ...], complaint: str
 ) -> None:  # fmt: skip
     result = Shell("localhost:1")("activity", "generate", *options)

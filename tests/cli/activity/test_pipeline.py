@@ -22,14 +22,14 @@ def test_list_names_what_pipelines_read_and_make(shell: Shell) -> None:
     assert any(line.startswith("operations") for line in shell.lines("pipeline", "list"))
 
 
-def test_names_that_are_not_there_are_refused_before_anything_starts(shell: Shell, tmp_path: Path) -> None:
+def test_unknown_names_are_rejected_before_anything_starts(shell: Shell, tmp_path: Path) -> None:
     for command in ("run", "status", "stop"):
         result = shell("pipeline", command, "operatons", "-w", tmp_path)
         assert result.exit_code == 2
         assert "Did you mean operations?" in result.stderr
 
 
-def test_options_that_make_no_sense_are_refused(shell: Shell, tmp_path: Path) -> None:
+def test_invalid_options_are_rejected(shell: Shell, tmp_path: Path) -> None:
     for options, said in (
         (("--from-start", "--since", "2026-11-14T00:00Z"), "--from-start excludes --since and --until"),
         (("--beside-stream",), "--beside-stream is about"),
@@ -40,7 +40,7 @@ def test_options_that_make_no_sense_are_refused(shell: Shell, tmp_path: Path) ->
         assert said in result.stderr
 
 
-def test_missing_java_is_told_at_once(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_java_is_reported_at_once(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     for options in ((), ("--since", "2026-11-14T00:00Z")):
         result = shell("pipeline", "run", "operations", "-w", tmp_path / "warehouse", *options)
@@ -60,7 +60,7 @@ def running(warehouse: Path, **changes: object) -> PipelineStatus:
     return one
 
 
-def test_status_tells_of_what_runs_and_of_what_is_gone(shell: Shell, tmp_path: Path) -> None:
+def test_status_shows_running_pipelines_and_lost_processes(shell: Shell, tmp_path: Path) -> None:
     assert shell.done("pipeline", "status", "-w", tmp_path) == "No pipeline has run in this warehouse.\n"
     running(tmp_path)
     assert "1,234" in shell.done("pipeline", "status", "-w", tmp_path)

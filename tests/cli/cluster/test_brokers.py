@@ -27,7 +27,7 @@ def shell(cluster: ScriptedCluster) -> Shell:
     return Shell(cluster.address)
 
 
-def test_a_broker_that_is_away_is_listed_as_long_as_it_is_missed(shell: Shell, cluster: ScriptedCluster) -> None:
+def test_an_offline_broker_is_listed_while_it_has_replicas(shell: Shell, cluster: ScriptedCluster) -> None:
     cluster.away = {2}
     cluster.topics["other"] = [Part([1, 2], isr=[1])]
     listed = shell.json("brokers")["brokers"]

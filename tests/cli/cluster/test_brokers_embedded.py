@@ -25,7 +25,7 @@ def test_disks_show_what_lies_on_them(shell: Shell, single: str, broker: Embedde
     assert single in shell.done("brokers", "disks", "--topics")
 
 
-def test_a_broker_that_is_not_there_is_told(shell: Shell) -> None:
+def test_a_broker_that_does_not_exist_is_reported(shell: Shell) -> None:
     result = shell("brokers", "disks", "77", "--request-timeout-ms", "2000")
     assert result.exit_code == 1
     assert "Broker 77" in result.stderr

@@ -84,7 +84,7 @@ def test_a_wrong_advertised_address(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("roomy")
-def test_more_replicas_in_sync_are_asked_for_than_there_are(tmp_path: Path) -> None:
+def test_min_insync_replicas_above_the_replication_factor_is_found(tmp_path: Path) -> None:
     with EmbeddedBroker(str(tmp_path), settings={"min.insync.replicas": "2"}) as broker:
         broker.create_topic("views")
         broker.create_topic("clicks", config={"min.insync.replicas": "1"})

@@ -61,9 +61,7 @@ def test_a_missing_java_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("script", "level"), [('echo \'openjdk version "11.0.1"\' >&2', NOTE), ("exit 1", NOTE),
                                                ('echo \'openjdk version "17.0.1"\' >&2', OK)])  # fmt: skip
-def test_a_java_is_asked_for_its_version(
-    script: str, level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_version_of_java_is_read(script: str, level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
     java.write_text(f"#!/bin/sh\n{script}\n")
@@ -92,7 +90,7 @@ class OldBroker:
 @pytest.mark.parametrize(
     ("produce", "level", "named"), [((0, 1), NOTE, "topics create"), ((90, 99), PROBLEM, "Produce: 90-99 there")]
 )
-def test_versions_that_do_not_meet_are_told(produce: tuple[int, int], level: str, named: str) -> None:
+def test_versions_that_do_not_meet_are_reported(produce: tuple[int, int], level: str, named: str) -> None:
     served = dict.fromkeys((1, 2, 3, 8, 10, 11, 12, 14), (0, 0))
     finding = doctor_checks._versions("broker 0", OldBroker({0: produce, **served}))  # type: ignore[arg-type]
     assert finding.level == level

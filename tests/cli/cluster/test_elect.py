@@ -23,7 +23,7 @@ def shell(cluster: ScriptedCluster) -> Shell:
     return Shell(cluster.address)
 
 
-def test_leadership_is_given_back_to_those_who_lost_it(shell: Shell, cluster: ScriptedCluster) -> None:
+def test_preferred_leaders_are_elected_again(shell: Shell, cluster: ScriptedCluster) -> None:
     cluster.topics["other"] = [Part([1, 2], leader=2), Part([2, 1])]
     assert shell.lines("elect", "preferred")[1].split() == ["other", "0", "2", "1"]
     assert cluster.topics["other"][0].leader == 1
@@ -49,7 +49,7 @@ def test_an_election_that_fails_says_what_to_do(
     assert advice in result.stderr
 
 
-def test_an_unclean_election_is_only_for_what_is_named(shell: Shell, cluster: ScriptedCluster) -> None:
+def test_an_unclean_election_needs_named_partitions(shell: Shell, cluster: ScriptedCluster) -> None:
     assert shell("elect", "unclean").exit_code == 2
     assert shell("elect", "unclean", "views", "--all").exit_code == 2
     cluster.topics["views"][1] = Part([2, 1], isr=[1], leader=-1)

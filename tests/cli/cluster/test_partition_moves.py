@@ -49,7 +49,9 @@ def entry(index: int, replicas: list[int], topic: str = "views") -> dict[str, An
          "brokers choose it"),
     ],
 )  # fmt: skip
-def test_a_file_that_is_no_plan_is_refused_with_an_example(shell: Shell, tmp_path: Path, text: str, said: str) -> None:
+def test_a_file_that_is_not_a_plan_is_rejected_with_an_example(
+    shell: Shell, tmp_path: Path, text: str, said: str
+) -> None:
     plan = tmp_path / "plan.json"
     plan.write_text(text)
     result = shell("reassign", "start", plan)
@@ -66,7 +68,7 @@ def test_a_file_that_is_no_plan_is_refused_with_an_example(shell: Shell, tmp_pat
         (entry(0, [0, 8]), "on broker 8, which is not there"),
     ],
 )
-def test_a_plan_that_names_what_is_not_there_moves_nothing(
+def test_a_plan_with_unknown_names_moves_nothing(
     shell: Shell, cluster: ScriptedCluster, tmp_path: Path, wrong: dict[str, Any], said: str
 ) -> None:
     result = shell("reassign", "start", written(tmp_path, entry(1, [2]), wrong))
@@ -75,7 +77,7 @@ def test_a_plan_that_names_what_is_not_there_moves_nothing(
     assert cluster.topics["views"][1].replicas == [0]
 
 
-def test_a_missing_file_and_a_listing_twice_are_told(shell: Shell, tmp_path: Path) -> None:
+def test_a_missing_file_and_a_listing_twice_are_reported(shell: Shell, tmp_path: Path) -> None:
     assert "No such file" in shell("reassign", "start", tmp_path / "nowhere.json").stderr
     assert (
         "views-0 is listed twice" in shell("reassign", "start", written(tmp_path, entry(0, [1]), entry(0, [2]))).stderr

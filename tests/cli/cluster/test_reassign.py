@@ -86,7 +86,7 @@ def test_a_plan_empties_brokers_and_changes_the_number_of_replicas(shell: Shell,
     assert [each["replicas"] for each in document["partitions"]] == [[2]]
 
 
-def test_what_is_even_already_stays(shell: Shell) -> None:
+def test_a_balanced_topic_is_not_moved(shell: Shell) -> None:
     assert "Nothing to move: 1 partition" in shell.done("reassign", "plan", "other")
 
 
@@ -97,7 +97,7 @@ def test_a_partition_on_its_way_is_left_out_of_a_plan(shell: Shell, cluster: Scr
     assert "1 partition left out" in result.stderr
 
 
-def test_a_broker_that_is_away_keeps_what_it_has_until_that_is_said(shell: Shell, cluster: ScriptedCluster) -> None:
+def test_an_offline_broker_keeps_its_replicas_unless_it_is_excluded(shell: Shell, cluster: ScriptedCluster) -> None:
     cluster.away = {2}
     refused = shell("reassign", "plan", "other")
     assert refused.exit_code == 4
@@ -120,7 +120,7 @@ def test_a_broker_that_is_away_keeps_what_it_has_until_that_is_said(shell: Shell
         (("views", "-o", "/nowhere/plan.json"), 2, "/nowhere/plan.json: No such file"),
     ],
 )
-def test_a_plan_that_cannot_be_says_why(shell: Shell, options: tuple[str, ...], code: int, said: str) -> None:
+def test_an_impossible_plan_says_why(shell: Shell, options: tuple[str, ...], code: int, said: str) -> None:
     result = shell("reassign", "plan", *options)
     assert result.exit_code == code
     assert said in result.stderr
@@ -151,7 +151,7 @@ def test_a_throttle_is_set_before_and_removed_after(shell: Shell, cluster: Scrip
     ]
 
 
-def test_a_move_that_turns_to_another_aim_leads_back_to_where_it_began(
+def test_the_rollback_of_a_redirected_move_restores_the_original_replicas(
     shell: Shell, cluster: ScriptedCluster, tmp_path: Path
 ) -> None:
     cluster.topics["views"][0] = Part([1, 0], isr=[0], leader=0, adding=[1], removing=[0])
@@ -168,7 +168,7 @@ def test_a_change_of_order_needs_no_throttle(shell: Shell, cluster: ScriptedClus
     assert cluster.history == []
 
 
-def test_a_throttle_does_not_outlive_a_plan_that_is_refused(
+def test_a_throttle_does_not_outlive_a_plan_that_is_rejected(
     shell: Shell, cluster: ScriptedCluster, tmp_path: Path
 ) -> None:
     cluster.refusals = {("views", 0): _INVALID_ASSIGNMENT}
@@ -178,7 +178,9 @@ def test_a_throttle_does_not_outlive_a_plan_that_is_refused(
     assert not any(cluster.configs.values())
 
 
-def test_some_are_moved_though_others_are_refused(shell: Shell, cluster: ScriptedCluster, tmp_path: Path) -> None:
+def test_some_partitions_are_moved_although_others_are_rejected(
+    shell: Shell, cluster: ScriptedCluster, tmp_path: Path
+) -> None:
     cluster.refusals = {("views", 0): _INVALID_ASSIGNMENT}
     cluster.finishes_moves = False
     result = shell("reassign", "start", written(tmp_path, entry(0, [1]), entry(1, [1])), "--format", "json")
@@ -198,14 +200,14 @@ def moving(cluster: ScriptedCluster) -> ScriptedCluster:
     return cluster
 
 
-def test_status_shows_who_copies_and_how_much(shell: Shell, moving: ScriptedCluster) -> None:
+def test_status_shows_copying_brokers_and_their_progress(shell: Shell, moving: ScriptedCluster) -> None:
     titles, row = shell.lines("reassign", "status")
     assert titles.split() == ["TOPIC", "PARTITION", "REPLICAS", "ADDING", "REMOVING", "BEHIND", "COPIED"]
     assert row.split() == ["views", "0", "1,0", "1", "0", "1", "25%"]
     assert shell("reassign", "status", "--wait", "--timeout", "1ms").exit_code == 1
 
 
-def test_a_throttle_that_was_left_is_told_and_removed_when_asked(shell: Shell, cluster: ScriptedCluster) -> None:
+def test_a_forgotten_throttle_is_reported_and_removed_on_request(shell: Shell, cluster: ScriptedCluster) -> None:
     cluster.configs = {(_BROKER, "1"): {RATES[0]: "5000"}, (_TOPIC, "views"): {LISTS[0]: "*"}}
     text = shell.done("reassign", "status")
     assert "A throttle of 5000 bytes/s is set on broker 1, topic views" in text

@@ -74,7 +74,7 @@ def test_a_dry_run_says_so_and_what_is_out_of_range(shell: Shell, filled: str, g
         (["--topic", "x", "--by-duration", "long"], "1h30m"),
     ],
 )
-def test_a_move_that_is_not_clear_is_refused(shell: Shell, group: str, options: list[str], advice: str) -> None:
+def test_an_ambiguous_move_is_rejected(shell: Shell, group: str, options: list[str], advice: str) -> None:
     result = shell("groups", "seek", group, *options)
     assert result.exit_code == 2
     assert advice in result.stderr
@@ -86,7 +86,7 @@ def test_a_group_without_commits_has_no_topics_of_its_own(shell: Shell, group: s
     assert "has no committed offsets" in result.stderr
 
 
-def test_a_topic_that_is_not_there_cannot_be_moved_to(shell: Shell, filled: str, group: str) -> None:
+def test_a_topic_that_does_not_exist_cannot_be_moved_to(shell: Shell, filled: str, group: str) -> None:
     assert shell("groups", "seek", group, "--topic", "no-such", "--to-earliest").exit_code == 4
     assert "partitions 0 to 2" in shell("groups", "seek", group, "--topic", f"{filled}:8", "--to-earliest").stderr
 
@@ -114,7 +114,7 @@ def test_a_group_that_is_made_by_a_move_is_reported(shell: Shell, single: str, g
     assert shell(*seek, "--execute").stderr == ""
 
 
-def test_a_group_that_does_not_exist_is_not_made_by_a_typing_mistake(shell: Shell, single: str, group: str) -> None:
+def test_a_typing_mistake_creates_no_group(shell: Shell, single: str, group: str) -> None:
     shell.done("groups", "seek", group, "--topic", single, "--to-earliest", "--execute")
     words = ("--topic", single, "--to-earliest", "--execute")
     typo = shell.at_terminal("groups", "seek", f"{group}x", *words)

@@ -69,7 +69,7 @@ def test_text_and_json_tell_the_same(tmp_path: Path) -> None:
         assert shown[facts["timestampType"]] == str(facts["timestamp"])
 
 
-def test_compressed_transactional_and_control_batches_are_told_apart(tmp_path: Path) -> None:
+def test_compressed_transactional_and_control_batches_are_distinguished(tmp_path: Path) -> None:
     entries = lines(run("log", "dump", transactional(tmp_path / "t-0"), "--records", "--format", "json"))
     batches = [entry for entry in entries if entry["type"] == "batch"]
     assert [batch["codec"] for batch in batches[:5]] == ["none", "gzip", "snappy", "lz4", "zstd"]
@@ -244,7 +244,7 @@ def test_a_torn_tail_is_shown_last(tmp_path: Path) -> None:
     }
 
 
-def test_records_that_do_not_decode_are_told_behind_their_batch(tmp_path: Path) -> None:
+def test_records_that_do_not_decode_are_reported_behind_their_batch(tmp_path: Path) -> None:
     path = tmp_path / f"{FIRST}.log"
     path.write_bytes(lying_batch())
     entries = lines(run("log", "dump", path, "--records", "--format", "json"))

@@ -32,7 +32,7 @@ def test_one_unknown_path_of_two_does_nothing(command: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("command", ["dump", "verify"])
-def test_a_file_of_somebody_else_is_refused(command: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_of_a_log_is_rejected(command: str, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     result = run("log", command, tmp_path / "notes.txt")
     assert result.exit_code == 2
@@ -40,7 +40,7 @@ def test_a_file_of_somebody_else_is_refused(command: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("command", ["dump", "verify"])
-def test_a_folder_of_somebody_else_is_refused(command: str, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_of_a_log_is_rejected(command: str, tmp_path: Path) -> None:
     (tmp_path / "letters").mkdir()
     result = run("log", command, tmp_path / "letters")
     assert result.exit_code == 2

@@ -37,7 +37,7 @@ from penstock.runtime.files import PosixFile, PosixFiles
 # --- the log
 
 
-def test_a_flipped_byte_is_told_with_its_batch(tmp_path: Path) -> None:
+def test_a_flipped_byte_is_reported_with_its_batch(tmp_path: Path) -> None:
     folder = partition(tmp_path / "t-0")
     path = segments(folder)[1]
     third = headers(path)[2]
@@ -71,7 +71,7 @@ def test_a_damaged_log_is_never_wholly_sound(tmp_path: Path) -> None:
     assert "(99.96 %)" in run("log", "verify", path).stdout
 
 
-def test_all_damaged_places_are_told(tmp_path: Path) -> None:
+def test_all_damaged_places_are_reported(tmp_path: Path) -> None:
     folder = partition(tmp_path / "t-0")
     places = []
     for path in segments(folder)[:3]:
@@ -96,7 +96,7 @@ def test_a_torn_tail_will_be_cut(tmp_path: Path) -> None:
     assert "cuts the log here at its next unclean start" in damage[0]["advice"]
 
 
-def test_what_is_told_is_what_recovery_does(tmp_path: Path) -> None:
+def test_findings_agree_with_recovery(tmp_path: Path) -> None:
     path = one_segment(tmp_path / "t-0")
     flip(path, headers(path)[9].position + 80)
     told = finding(tmp_path / "t-0")
@@ -122,7 +122,7 @@ def test_a_log_of_zeros(tmp_path: Path) -> None:
     assert finding(path)["reason"] == "5000 zero bytes: a block that was never written"
 
 
-def test_a_file_that_is_no_log_is_asked_about(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_log_is_asked_about(tmp_path: Path) -> None:
     path = tmp_path / "server.log"
     path.write_text("2024-01-01 00:00:00 INFO started the server, all is well\n" * 50)
     found = finding(path)
@@ -323,7 +323,7 @@ class FailingFiles(PosixFiles):
 
 
 @pytest.mark.parametrize("suffix", [f"{FIRST}.log", f"{FIRST}.timeindex", ".snapshot", "leader-epoch-checkpoint"])
-def test_what_the_disk_refuses_does_not_hide_the_rest(tmp_path: Path, suffix: str) -> None:
+def test_what_the_disk_rejects_does_not_hide_the_rest(tmp_path: Path, suffix: str) -> None:
     folder = partition(tmp_path / "t-0")
     flip(segments(folder)[-1], headers(segments(folder)[-1])[1].position + 80)
     report = verify_partition(FailingFiles(suffix, errno.EIO), str(folder), Options())
@@ -340,14 +340,14 @@ def test_an_index_that_cannot_be_read_does_not_hide_its_log(tmp_path: Path) -> N
     assert report.findings[0].advice == "Run it as the broker's user."
 
 
-def test_a_segment_that_retention_took_meanwhile_is_no_damage(tmp_path: Path) -> None:
+def test_a_segment_that_retention_took_meanwhile_is_not_damage(tmp_path: Path) -> None:
     folder = partition(tmp_path / "t-0")
     report = verify_partition(FailingFiles(f"{FIRST}.log", errno.ENOENT), str(folder), Options())
     assert report.is_sound
     assert [found.kind for found in report.findings] == [Kind.CHANGED]
 
 
-def test_a_partition_that_was_deleted_meanwhile_is_no_damage(tmp_path: Path) -> None:
+def test_a_partition_that_was_deleted_meanwhile_is_not_damage(tmp_path: Path) -> None:
     report = verify_partition(PosixFiles(), str(tmp_path / "gone-0"), Options())
     assert report.is_sound
     assert [found.kind for found in report.findings] == [Kind.CHANGED]

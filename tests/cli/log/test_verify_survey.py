@@ -110,7 +110,7 @@ def test_a_torn_batch_is_the_last_item(left: int) -> None:
     assert (damaged.position, damaged.size, damaged.at_end) == (STARTS[7], left, True)
 
 
-def test_two_damaged_neighbours_are_told_apart() -> None:
+def test_two_damaged_neighbours_are_distinguished() -> None:
     data = bytearray(WHOLE)
     data[STARTS[4] + 70] ^= 1
     data[STARTS[5] + 70] ^= 1
@@ -164,7 +164,7 @@ def test_a_batch_that_stays_cut_off_is_damage_after_one_pause() -> None:
     assert len(pauses) <= 2
 
 
-def test_damage_in_the_middle_is_told_without_a_pause() -> None:
+def test_damage_in_the_middle_is_reported_without_a_pause() -> None:
     data = bytearray(WHOLE)
     data[STARTS[5] + 70] ^= 1
     pauses: list[int] = []
@@ -259,7 +259,7 @@ def test_random_bytes_are_damage_and_nothing_raises(data: bytes, base_offset: in
     walked(data, base_offset)
 
 
-def test_files_for_inspection_refuse_to_change_anything(tmp_path: Path) -> None:
+def test_files_for_inspection_reject_to_change_anything(tmp_path: Path) -> None:
     files = ReadOnlyFiles(PosixFiles())
     path = tmp_path / "file"
     path.write_bytes(b"data")

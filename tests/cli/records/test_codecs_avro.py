@@ -89,7 +89,7 @@ def test_bytes_and_times_are_shown(shell: Shell, single: str, tmp_path: Path) ->
     assert json.loads(line)["value"] == shown
 
 
-def test_what_does_not_fit_the_schema_is_told_with_its_line(shell: Shell, single: str, schema: Path) -> None:
+def test_what_does_not_fit_the_schema_is_reported_with_its_line(shell: Shell, single: str, schema: Path) -> None:
     stdin = lines_of(VIEWS[0], {"member": "one", "page": "/"}, VIEWS[1]) + "no json\n"
     result = shell("produce", single, "--value-encoder", f"avro:{schema}", "--skip-bad", stdin=stdin)
     assert result.exit_code == 1
@@ -102,7 +102,9 @@ def test_what_does_not_fit_the_schema_is_told_with_its_line(shell: Shell, single
     assert [json.loads(line) for line in shown] == VIEWS
 
 
-def test_a_value_that_is_no_avro_of_the_schema_is_told_by_consume(shell: Shell, single: str, schema: Path) -> None:
+def test_a_value_that_is_not_a_avro_of_the_schema_is_reported_by_consume(
+    shell: Shell, single: str, schema: Path
+) -> None:
     shell.done("produce", single, stdin="plain text\n")
     result = shell("consume", single, "--from-beginning", "--exit", "--value-decoder", f"avro:{schema}")
     assert result.exit_code == 1
@@ -114,7 +116,7 @@ def test_a_value_that_is_no_avro_of_the_schema_is_told_by_consume(shell: Shell, 
     ("text", "told"),
     [(None, "cannot be read"), ("{", "is not JSON"), ('{"type": "nonsense"}', "not a schema: {'type': 'nonsense'}")],
 )
-def test_a_schema_that_is_missing_or_none_is_told_before_anything_is_sent(
+def test_a_schema_that_is_missing_or_none_is_reported_before_anything_is_sent(
     shell: Shell, single: str, tmp_path: Path, text: str | None, told: str
 ) -> None:
     path = tmp_path / "bad.avsc"

@@ -41,13 +41,13 @@ def test_templates(shell: Shell, filled: str, form: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["%y", "%s%", "yaml"])
-def test_a_format_that_means_nothing_is_refused(shell: Shell, filled: str, form: str) -> None:
+def test_a_format_that_means_nothing_is_rejected(shell: Shell, filled: str, form: str) -> None:
     result = shell("consume", filled, "-f", form)
     assert result.exit_code == 2
     assert "%s" in result.stderr
 
 
-def test_a_formatter_of_one_s_own(shell: Shell, filled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_your_own_formatter(shell: Shell, filled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_formats.py").write_text(
         "def shout(record):\n    return record.value.decode().upper() + '!\\n'\n"
         "class Tagged:\n"

@@ -32,7 +32,7 @@ def stored(shell: Shell, topic: str) -> list[ConsumerRecord[Any, Any]]:
     return sorted(found, key=lambda record: (record.partition, record.offset))
 
 
-def test_a_reader_of_one_s_own(shell: Shell, single: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_your_own_reader(shell: Shell, single: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_readers.py").write_text(
         "from penstock.client.producer import ProducerRecord\n"
         "def words(stream, properties):\n"

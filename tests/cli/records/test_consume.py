@@ -73,7 +73,7 @@ def test_json_can_be_produced_again(shell: Shell, filled: str, topic: str) -> No
     assert ours[-1]["headers"] == [["h", "x"]]
 
 
-def test_a_null_is_told_from_an_empty_value(shell: Shell, single: str) -> None:
+def test_a_null_differs_from_an_empty_value(shell: Shell, single: str) -> None:
     shell.done("produce", single, "--property", "null.marker=N", stdin="N\n\n")
     assert shell.lines("consume", single, "-e", "-q") == ["null", ""]
     assert shell.lines("consume", single, "-e", "-q", "--property", "null.literal=none") == ["none", ""]
@@ -166,7 +166,7 @@ def test_a_group_commits_nothing_that_was_not_shown(shell: Shell, filled: str, g
     assert described["partitions"][0]["committed"] == 3
 
 
-def test_a_group_commits_nothing_if_it_shall_not(shell: Shell, filled: str, group: str) -> None:
+def test_no_commit_commits_nothing(shell: Shell, filled: str, group: str) -> None:
     options = ("--group", group, "--from-beginning", "-n", 4, "-q")
     for _ in range(2):
         assert len(shell.lines("consume", filled, *options, "--no-commit")) == 4
@@ -184,13 +184,13 @@ def test_a_group_commits_nothing_if_it_shall_not(shell: Shell, filled: str, grou
         (["{topic}", "--offset", "first"], "earliest"),
     ],
 )
-def test_options_that_make_no_sense_together(shell: Shell, filled: str, options: list[str], advice: str) -> None:
+def test_contradicting_options_are_rejected(shell: Shell, filled: str, options: list[str], advice: str) -> None:
     result = shell("consume", *(option.format(topic=filled) for option in options))
     assert result.exit_code == 2
     assert advice in result.stderr
 
 
-def test_what_is_not_there_is_refused_and_not_made(shell: Shell, filled: str) -> None:
+def test_a_missing_topic_is_rejected_and_not_created(shell: Shell, filled: str) -> None:
     assert shell("consume", "no-such-topic", "-e").exit_code == 4
     assert "no-such-topic" not in shell.lines("topics", "list")
     result = shell("consume", f"{filled}:7", "-e")

@@ -24,7 +24,7 @@ def test_no_pace_never_waits() -> None:
         pace.wait(number)
 
 
-def test_somebody_who_waits_sees_how_far_it_is(shell: Shell, topic: str, tmp_path: Path) -> None:
+def test_progress_is_shown_at_a_terminal(shell: Shell, topic: str, tmp_path: Path) -> None:
     """Standard error is a terminal; standard output is a file and stays clean."""
     (tmp_path / "lines").write_text("x\n" * 1000)
     for args in (

@@ -37,14 +37,14 @@ def test_consuming_some_in_a_group(shell: Shell, topic: str, group: str) -> None
     assert figures["records"] == 100
 
 
-def test_fewer_records_than_asked_for_are_told(shell: Shell, topic: str) -> None:
+def test_fewer_records_than_asked_for_are_reported(shell: Shell, topic: str) -> None:
     shell.done("perf", "produce", "-t", topic, "-n", 10)
     result = shell("perf", "consume", "-t", topic, "-n", 11, "--timeout-ms", 300, "--json")
     assert result.exit_code == 1
     assert json.loads(result.stdout)["records"] == 10
 
 
-def test_an_empty_topic_is_no_division_by_zero(shell: Shell, topic: str) -> None:
+def test_an_empty_topic_causes_no_division_by_zero(shell: Shell, topic: str) -> None:
     assert "0 records" in shell.done("perf", "consume", "-t", topic)
 
 

@@ -48,7 +48,7 @@ def test_files_are_read_in_their_order(shell: Shell, single: str, tmp_path: Path
     assert values(shell, single) == [b"1", b"2", b"between", b"3"]
 
 
-def test_a_file_that_is_not_there_sends_nothing(shell: Shell, single: str, tmp_path: Path) -> None:
+def test_a_file_that_does_not_exist_sends_nothing(shell: Shell, single: str, tmp_path: Path) -> None:
     (tmp_path / "a").write_text("1\n")
     result = shell("produce", single, tmp_path / "a", tmp_path / "nowhere")
     assert result.exit_code == 2
@@ -78,7 +78,7 @@ def test_a_key_and_headers_for_all(shell: Shell, single: str) -> None:
     assert (record.key, record.headers) == (b"all", (("src", b"web"),))
 
 
-def test_a_line_that_is_no_record_ends_it_but_not_what_came_before(shell: Shell, single: str) -> None:
+def test_a_line_that_is_not_a_record_ends_it_but_not_what_came_before(shell: Shell, single: str) -> None:
     result = shell("produce", single, "-K", ":", stdin="a:1\nb:2\nbad\nc:3\n")
     assert result.exit_code == 1
     assert "line 3 is not a record: no ':'" in result.stderr
@@ -86,7 +86,7 @@ def test_a_line_that_is_no_record_ends_it_but_not_what_came_before(shell: Shell,
 
 
 @pytest.mark.parametrize("option", [("--skip-bad",), ("--property", "ignore.error=true")])
-def test_a_line_that_is_no_record_can_be_passed_over(shell: Shell, single: str, option: tuple[str, ...]) -> None:
+def test_a_line_that_is_not_a_record_can_be_passed_over(shell: Shell, single: str, option: tuple[str, ...]) -> None:
     result = shell("produce", single, "-K", ":", *option, stdin="a:1\nbad\nc:3\n")
     assert result.exit_code == 1
     assert "Skipped line 2" in result.stderr
@@ -121,7 +121,7 @@ def test_json_lines_are_records(shell: Shell, topic: str) -> None:
     ["nonsense", "[]", '"text"', '{"vlaue": "x"}', '{"partition": -1}', '{"valueBase64": "*"}', '{"headers": [1]}',
      '{"headers": {"a": 5}}', '{"timestamp": true}'],
 )  # fmt: skip
-def test_json_that_is_no_record_is_refused(shell: Shell, single: str, line: str) -> None:
+def test_json_that_is_not_a_record_is_rejected(shell: Shell, single: str, line: str) -> None:
     result = shell("produce", single, "--format", "json", stdin=line)
     assert result.exit_code == 1
     assert "line 1 is not a record" in result.stderr
@@ -147,13 +147,13 @@ def test_values_are_encoded(shell: Shell, single: str, codec: str, typed: str, e
 
 
 @pytest.mark.parametrize(("codec", "typed"), [("hex", "0g"), ("int", "x"), ("int", "9" * 12), ("json", "{")])
-def test_values_that_do_not_fit_are_refused(shell: Shell, single: str, codec: str, typed: str) -> None:
+def test_values_that_do_not_fit_are_rejected(shell: Shell, single: str, codec: str, typed: str) -> None:
     result = shell("produce", single, "--value-encoder", codec, stdin=typed)
     assert result.exit_code == 1
     assert f"is not {codec}" in result.stderr
 
 
-def test_an_unknown_encoder_is_told_what_there_is(shell: Shell, single: str) -> None:
+def test_an_unknown_encoder_lists_the_encoders(shell: Shell, single: str) -> None:
     result = shell("produce", single, "--value-encoder", "morse", stdin="x")
     assert result.exit_code == 2
     assert "base64" in result.stderr
@@ -185,7 +185,7 @@ def test_records_go_to_the_partition_that_is_named(shell: Shell, topic: str) -> 
     assert "partitions 0 to 2" in result.stderr
 
 
-def test_a_record_that_is_too_large_is_told(shell: Shell, single: str) -> None:
+def test_a_record_that_is_too_large_is_reported(shell: Shell, single: str) -> None:
     result = shell("produce", single, stdin="small\n" + "x" * 2_000_000 + "\nsmall\n")
     assert result.exit_code == 1
     assert "Not delivered" in result.stderr
@@ -199,13 +199,13 @@ def test_no_topic_shows_how(shell: Shell) -> None:
     assert "penstock produce views" in result.stderr
 
 
-def test_a_topic_that_comes_into_being_is_reported(shell: Shell, single: str) -> None:
+def test_a_topic_that_is_created_is_reported(shell: Shell, single: str) -> None:
     name = f"{single}-new"
     assert shell("produce", name, stdin="a\n").stderr == (f"1 record sent to {name}.\nCreated topic '{name}'.\n")
     assert shell("produce", name, stdin="a\n").stderr == f"1 record sent to {name}.\n"
 
 
-def test_somebody_who_types_does_not_make_a_topic_by_mistake(shell: Shell, single: str) -> None:
+def test_a_typing_mistake_at_a_terminal_creates_no_topic(shell: Shell, single: str) -> None:
     typo = f"{single}x"
     result = shell.at_terminal("produce", typo, answer="hello\n\x04")
     assert result.returncode == 4

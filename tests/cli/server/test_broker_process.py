@@ -61,7 +61,7 @@ def test_a_start_without_a_signal_is_let_finish() -> None:
     asyncio.run(story())
 
 
-def test_what_keeps_it_from_starting_is_told_apart_from_a_signal() -> None:
+def test_a_failed_start_is_distinguished_from_a_signal() -> None:
     async def story() -> None:
         broker = Starting(ValueError("a reason"))
         with pytest.raises(broker_process._StartFailed, match="a reason"):

@@ -121,7 +121,7 @@ def test_brokers_may_be_added(tmp_path: Path) -> None:
     ("options", "option"),
     [({"hosts": 1}, "--brokers 2"), ({"workers": 2}, "--workers 1"), ({"zookeepers": 3}, "--zookeepers 1")],
 )
-def test_what_would_leave_something_behind_is_refused(tmp_path: Path, options: dict[str, int], option: str) -> None:
+def test_fewer_brokers_than_before_are_rejected(tmp_path: Path, options: dict[str, int], option: str) -> None:
     made(tmp_path, hosts=2)
     with pytest.raises(CommandError, match=option):
         opened(tmp_path, **options)
@@ -151,7 +151,7 @@ def test_two_cannot_have_one_folder(tmp_path: Path) -> None:
 # --- ports
 
 
-def test_zookeeper_keeps_its_ports_unless_somebody_has_them(tmp_path: Path) -> None:
+def test_zookeeper_keeps_its_ports_unless_they_are_in_use(tmp_path: Path) -> None:
     before = made(tmp_path, hosts=1).zookeepers
     assert opened(tmp_path).zookeepers == before
     with socket.create_server(("127.0.0.1", before[0].client)):
@@ -168,7 +168,7 @@ def test_zookeeper_s_usual_port_is_taken_if_it_is_free(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize(("port", "http_port"), [(65_534, 0), (9_092, 65_534), (8_090, 8_092), (8_092, 8_092)])
-def test_ports_that_cannot_be_are_refused(tmp_path: Path, port: int, http_port: int) -> None:
+def test_overlapping_ports_are_rejected(tmp_path: Path, port: int, http_port: int) -> None:
     with pytest.raises(CommandError, match="overlap, or go beyond"):
         opened(tmp_path, hosts=3, port=port, http_port=http_port)
 
@@ -183,7 +183,7 @@ def test_a_port_in_use_is_named_with_a_range_that_is_free(tmp_path: Path) -> Non
     assert not (tmp_path / "cluster.json").exists()
 
 
-def test_no_java_is_told_with_the_ways_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_java_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     result = run("up", "--brokers", "3", "--data-dir", tmp_path / "data")
     assert result.exit_code == 1
@@ -239,7 +239,7 @@ def test_a_rack_that_was_given_is_kept_and_any_port_stays_any() -> None:
     )  # fmt: skip
 
 
-def test_workers_without_a_zookeeper_are_refused_with_both_ways_out(tmp_path: Path) -> None:
+def test_workers_without_a_zookeeper_are_rejected_with_both_solutions(tmp_path: Path) -> None:
     result = run("server", "start", "--workers", "4", "--data-dir", tmp_path / "data")
     assert result.exit_code == 2
     assert "zookeeper.connect" in result.stderr

@@ -34,7 +34,7 @@ def partitions_of_a_new_topic(address: str) -> int:
 # --- settings that are wrong
 
 
-def test_everything_that_is_wrong_with_the_settings_is_told_at_once(tmp_path: Path) -> None:
+def test_everything_that_is_wrong_with_the_settings_is_reported_at_once(tmp_path: Path) -> None:
     config = tmp_path / "server.properties"
     config.write_text("num.partitions=0\nlog.retention.ms=soon\n")
     with server(tmp_path / "data", "--config", config, "--set", "nonsense") as broker:
@@ -48,7 +48,7 @@ def test_everything_that_is_wrong_with_the_settings_is_told_at_once(tmp_path: Pa
 
 
 @pytest.mark.parametrize("address", ["localhost", "localhost:", "localhost:http", "localhost:65536", "::1:9092", ":-1"])
-def test_an_address_that_is_none_is_refused(address: str) -> None:
+def test_an_invalid_address_is_rejected(address: str) -> None:
     result = run("server", "start", "--listen", address)
     assert result.exit_code == 2
     assert "--listen" in result.stderr
@@ -64,7 +64,7 @@ def test_an_option_and_the_setting_it_stands_for_are_too_much(option: str, value
 
 
 @pytest.mark.parametrize("command", [["server", "start"], ["up"]])
-def test_a_file_is_no_data_folder(command: list[str], tmp_path: Path) -> None:
+def test_a_file_is_not_a_data_folder(command: list[str], tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("hello")
     result = run(*command, "--data-dir", tmp_path / "notes")
     assert result.exit_code == 2
@@ -98,7 +98,7 @@ def test_a_port_in_use_is_named_with_one_that_is_free(command: str, tmp_path: Pa
     assert "Traceback" not in broker.text
 
 
-def test_the_http_port_in_use_is_told_apart(tmp_path: Path) -> None:
+def test_an_http_port_in_use_is_named(tmp_path: Path) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as taken,
         server(tmp_path / "data", "--http-port", str(taken.getsockname()[1])) as broker,
@@ -108,7 +108,7 @@ def test_the_http_port_in_use_is_told_apart(tmp_path: Path) -> None:
     assert "--http-port" in broker.said[-1]
 
 
-def test_a_folder_in_use_names_who_has_it_and_does_it_no_harm(tmp_path: Path) -> None:
+def test_a_folder_in_use_names_its_owner_and_is_not_touched(tmp_path: Path) -> None:
     with server(tmp_path / "data") as first:
         address = first.address()
         with server(tmp_path / "data") as second:
@@ -243,7 +243,7 @@ def test_an_advertised_name_without_an_address_is_doubted(tmp_path: Path) -> Non
         assert "set advertised.listeners" in broker.until("clients will connect to broker.invalid")
 
 
-def test_a_zookeeper_that_is_not_there_is_told_with_how_to_start_one(tmp_path: Path) -> None:
+def test_an_unreachable_zookeeper_is_reported_with_how_to_start_one(tmp_path: Path) -> None:
     where = ("--set", f"zookeeper.connect=127.0.0.1:{free_port()}", "--set", "zookeeper.connection.timeout.ms=300")
     with server(tmp_path / "data", *where) as broker:
         assert broker.end() == 1

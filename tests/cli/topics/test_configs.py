@@ -46,13 +46,13 @@ def test_an_unknown_setting_has_a_nearest_one(shell: Shell, topic: str, command:
 @pytest.mark.parametrize(
     "options", [("describe",), ("describe", "--topic", "a", "--broker", "0"), ("alter", "--topic", "a")]
 )
-def test_settings_of_nobody_or_nothing_are_refused(shell: Shell, options: tuple[str, ...]) -> None:
+def test_a_command_without_a_target_or_a_change_is_rejected(shell: Shell, options: tuple[str, ...]) -> None:
     result = shell("configs", *options)
     assert result.exit_code == 2
     assert "Use " in result.stderr
 
 
-def test_a_value_that_is_refused_is_told(shell: Shell, topic: str) -> None:
+def test_a_rejected_value_is_reported(shell: Shell, topic: str) -> None:
     result = shell("configs", "alter", "--topic", topic, "--set", "cleanup.policy=shred")
     assert result.exit_code == 4
     assert "cleanup.policy" in result.stderr

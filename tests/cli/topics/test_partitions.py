@@ -24,7 +24,7 @@ def test_offsets_of_ends_and_of_a_time(shell: Shell, single: str) -> None:
     assert single in shell.done("offsets")
 
 
-def test_a_broker_without_times_is_not_asked_for_them(
+def test_lookups_by_time_need_a_recent_broker(
     shell: Shell, single: str, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from penstock.client.connection import Connection

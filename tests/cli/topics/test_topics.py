@@ -11,7 +11,7 @@ from penstock.testing.embedded_broker import EmbeddedBroker
 START_MS = 1_600_000_000_000
 
 
-def test_a_topic_from_its_making_to_its_end(shell: Shell) -> None:
+def test_a_topic_is_created_described_altered_and_deleted(shell: Shell) -> None:
     assert (
         shell.done("topics", "create", "life", "-p", 3, "-c", "retention.ms=60000")
         == "Created life with 3 partitions.\n"
@@ -44,26 +44,26 @@ def test_a_topic_in_text_shows_leaders_replicas_offsets_and_sizes(shell: Shell, 
     assert "\x1b" not in text
 
 
-def test_a_topic_that_is_there_can_be_accepted(shell: Shell, topic: str) -> None:
+def test_if_not_exists_accepts_an_existing_topic(shell: Shell, topic: str) -> None:
     refused = shell("topics", "create", topic)
     assert refused.exit_code == 4
     assert "--if-not-exists" in refused.stderr
     assert shell.done("topics", "create", topic, "--if-not-exists") == f"{topic} already exists.\n"
 
 
-def test_some_topics_are_made_though_others_are_not(shell: Shell, topic: str) -> None:
+def test_some_topics_are_created_although_others_are_not(shell: Shell, topic: str) -> None:
     result = shell("topics", "create", topic, f"{topic}-too")
     assert result.exit_code == 4
     assert result.stdout == f"Created {topic}-too with 1 partition.\n"
 
 
-def test_a_dry_run_makes_nothing(shell: Shell) -> None:
+def test_a_dry_run_creates_nothing(shell: Shell) -> None:
     assert "dry run" in shell.done("topics", "create", "not-made", "--dry-run")
     assert "not-made" not in shell.lines("topics", "list")
 
 
 @pytest.mark.parametrize("name", ["a b", "..", "x" * 250])
-def test_a_bad_name_is_refused_by_the_broker(shell: Shell, name: str) -> None:
+def test_a_bad_name_is_rejected_by_the_broker(shell: Shell, name: str) -> None:
     result = shell("topics", "create", name)
     assert result.exit_code == 4
     assert "INVALID_TOPIC_EXCEPTION" in result.stderr
@@ -77,19 +77,19 @@ def test_an_unknown_setting_has_a_nearest_one(shell: Shell, topic: str) -> None:
     assert "new-one" not in shell.lines("topics", "list")
 
 
-def test_a_value_that_is_out_of_range_is_told_by_the_broker(shell: Shell, topic: str) -> None:
+def test_a_value_that_is_out_of_range_is_reported_by_the_broker(shell: Shell, topic: str) -> None:
     result = shell("topics", "alter", topic, "-c", "segment.bytes=-5")
     assert result.exit_code == 4
     assert "segment.bytes" in result.stderr
 
 
-def test_fewer_partitions_are_refused(shell: Shell, topic: str) -> None:
+def test_fewer_partitions_are_rejected(shell: Shell, topic: str) -> None:
     result = shell("topics", "alter", topic, "-p", 1)
     assert result.exit_code == 4
     assert "INVALID_PARTITIONS" in result.stderr
 
 
-def test_altering_nothing_says_what_could_be(shell: Shell, topic: str) -> None:
+def test_altering_nothing_names_the_options(shell: Shell, topic: str) -> None:
     result = shell("topics", "alter", topic)
     assert result.exit_code == 2
     assert "--partitions" in result.stderr
@@ -104,12 +104,12 @@ def test_a_mistyped_topic_is_guessed(shell: Shell, broker: EmbeddedBroker) -> No
     assert "page-views" in shell.lines("topics", "list")
 
 
-def test_deleting_what_is_not_there_can_be_accepted(shell: Shell) -> None:
+def test_if_exists_accepts_a_missing_topic(shell: Shell) -> None:
     assert shell("topics", "delete", "never-was").exit_code == 4
     assert shell.done("topics", "delete", "never-was", "--if-exists") == ""
 
 
-def test_internal_topics_are_shown_to_whoever_asks(shell: Shell, single: str, group: str) -> None:
+def test_internal_topics_are_shown_on_request(shell: Shell, single: str, group: str) -> None:
     shell.done("groups", "seek", group, "--topic", single, "--to-earliest", "--execute")
     assert "__consumer_offsets" not in shell.lines("topics", "list")
     assert "__consumer_offsets" in shell.lines("topics", "list", "--internal")
@@ -182,7 +182,7 @@ def test_records_before_a_time_are_trimmed(shell: Shell, filled: str) -> None:
     assert begins(shell, filled) == {0: 3, 1: 10, 2: 3}
 
 
-def test_a_trim_only_shows_its_plan_unless_it_is_told_to_do_it(shell: Shell, filled: str) -> None:
+def test_a_trim_only_shows_its_plan_without_execute(shell: Shell, filled: str) -> None:
     for words in (("--dry-run",), ()):
         document = shell.json("topics", "trim", filled, "--all-records", *words)
         assert document["executed"] is False

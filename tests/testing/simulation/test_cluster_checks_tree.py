@@ -67,7 +67,7 @@ def test_clean_elections_and_changes_of_the_isr_are_in_order(after: PartitionSta
         (BEFORE._replace(controller_epoch=2), "controller epoch 2, which is over"),
     ],
 )
-def test_what_contradicts_the_state_before_is_told(after: PartitionState, told: str) -> None:
+def test_what_contradicts_the_state_before_is_reported(after: PartitionState, told: str) -> None:
     assert told in Story().put(after)
 
 

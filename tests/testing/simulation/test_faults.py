@@ -65,7 +65,7 @@ def test_clients_are_killed_paused_and_cut_off_too() -> None:
 
 
 @pytest.mark.parametrize("story", dict.fromkeys(kinds._STORIES_TOGETHER))
-def test_a_story_is_told_of_any_host_at_any_time(story: Callable[[object], None]) -> None:
+def test_stories_use_any_host_at_any_time(story: Callable[[object], None]) -> None:
     begins: list[float] = []
     first: set[str] = set()
     for seed in range(100):

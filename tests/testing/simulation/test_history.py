@@ -37,7 +37,7 @@ def test_what_was_acknowledged_before_a_loss_is_excused_and_counted_and_what_cam
     assert (history.acknowledgements, history.excused_records) == (2, 1)
 
 
-def test_what_a_reader_was_given_before_a_loss_may_be_gone_and_what_it_is_given_after_it_may_not() -> None:
+def test_records_read_before_a_loss_may_be_gone_and_later_ones_may_not() -> None:
     history, log = stored(0)
     history.saw("reader", PLACE, 1, Sent("writer", PLACE, 1).value(0), expected=None)
     history.lost(PLACE, 2)
@@ -97,7 +97,7 @@ def test_a_reader_never_gets_less_than_was_committed_when_it_asked() -> None:
     ]
 
 
-def test_a_commit_that_goes_back_does_not_lower_what_must_be_told_of() -> None:
+def test_a_commit_that_goes_back_does_not_lower_what_readers_must_get() -> None:
     history = History()
     history.commit_acknowledged([(PLACE, 9)])
     history.commit_acknowledged([(PLACE, 4)])

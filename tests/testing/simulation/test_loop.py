@@ -122,14 +122,14 @@ def test_a_process_that_blocks_does_nothing_else_meanwhile() -> None:
     assert at_s == [0.5]
 
 
-def test_an_exception_that_nobody_handles_ends_the_run() -> None:
+def test_an_unhandled_exception_ends_the_run() -> None:
     stage = Stage()
     stage.left.loop.call_later(1, lambda: 1 // 0)
     with pytest.raises(Unhandled, match=r"left.*ZeroDivisionError"):
         stage.pass_time(2)
 
 
-def test_what_reaches_for_the_machine_is_refused() -> None:
+def test_calls_that_would_reach_the_machine_are_rejected() -> None:
     stage = Stage()
     with pytest.raises(NotImplementedError):
         stage.left.loop.run_in_executor(None, print)

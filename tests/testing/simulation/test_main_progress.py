@@ -24,7 +24,7 @@ def test_a_short_campaign_tells_it_every_two_seconds() -> None:
     assert progress.line(8, 0, 4.0, 0.0) is not None
 
 
-def test_hours_are_told_in_hours_and_nothing_is_told_of_nothing_done() -> None:
+def test_long_durations_are_in_hours_and_no_progress_prints_nothing() -> None:
     progress = Progress(1_000, 0.0)
     assert progress.line(0, 0, 50.0, 0.0) is None
     assert "1 min 40 s: 0.10 seeds/s, 2 h 45 min left" in (progress.line(10, 0, 100.0, 0.0) or "")

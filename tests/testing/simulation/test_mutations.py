@@ -86,7 +86,7 @@ def test_the_table_in_the_documentation_is_made_from_the_code_and_the_figures(re
     assert with_table(document, results) == document, "run the command with --results and --table"
 
 
-def test_a_mutation_that_is_not_there_is_refused() -> None:
+def test_an_unknown_mutation_is_rejected() -> None:
     with pytest.raises(UnknownMutation, match="acknowledge-without-sync"), mutated("no-such-thing"):
         pass
 
@@ -132,7 +132,7 @@ def _same(self: Original, first: int, *, second: int = 2) -> int:
 @pytest.mark.parametrize(
     "replacement", [_with_one_less, _with_another_name, _with_another_default, _with_another_kind, _with_whatever]
 )
-def test_a_replacement_whose_parameters_have_drifted_is_refused(replacement: Any) -> None:
+def test_a_replacement_whose_parameters_have_drifted_is_rejected(replacement: Any) -> None:
     require_same_shape(Original, "method", _same)
     with pytest.raises(DriftedMutation, match=r"Original.method takes \(self, first, \*, second=2\)"):
         require_same_shape(Original, "method", replacement)
@@ -149,7 +149,7 @@ def test_a_replacement_whose_parameters_have_drifted_is_refused(replacement: Any
         ("constant", lambda: 3),
     ],
 )
-def test_a_replacement_of_another_kind_is_refused(attribute: str, replacement: Any) -> None:
+def test_a_replacement_of_another_kind_is_rejected(attribute: str, replacement: Any) -> None:
     require_same_shape(Original, "prop", property(lambda self: 2))
     with pytest.raises(DriftedMutation, match=f"Original.{attribute}"):
         require_same_shape(Original, attribute, replacement)

@@ -61,7 +61,7 @@ def test_a_stream_arrives_whole_and_in_order_however_it_is_cut_up() -> None:
     assert caller.received == sent
 
 
-def test_who_writes_more_than_the_other_side_reads_is_told_to_pause() -> None:
+def test_a_writer_is_paused_when_its_peer_does_not_read() -> None:
     stage, caller = Stage(), Caller()
     connected(stage, caller)
     stage.right.pause()
@@ -74,7 +74,7 @@ def test_who_writes_more_than_the_other_side_reads_is_told_to_pause() -> None:
     assert len(caller.received) == 1_000_000
 
 
-def test_a_port_at_which_nobody_listens_refuses_and_a_machine_without_power_is_silent() -> None:
+def test_a_closed_port_refuses_connections_and_a_machine_without_power_is_silent() -> None:
     stage = Stage()
     connect = stage.left.loop.create_connection
     with pytest.raises(ConnectionRefusedError):
@@ -98,7 +98,7 @@ def test_a_cut_one_way_holds_bytes_back_until_it_heals() -> None:
     assert not caller.lost
 
 
-def test_who_hears_nothing_gives_up_after_a_while() -> None:
+def test_a_connection_without_an_answer_times_out() -> None:
     stage, caller = Stage(give_up_s=3), Caller()
     connected(stage, caller)
     stage.network.cut([stage.left.address], [stage.right.address])
@@ -109,7 +109,7 @@ def test_who_hears_nothing_gives_up_after_a_while() -> None:
     assert [error.errno for error in caller.lost if isinstance(error, OSError)] == [errno.ETIMEDOUT]
 
 
-def test_a_machine_that_lost_power_says_so_only_when_it_is_asked_after_its_return() -> None:
+def test_a_machine_that_lost_power_resets_connections_only_after_its_return() -> None:
     stage, caller = Stage(), Caller()
     connected(stage, caller)
     stage.right.lose_power()
@@ -140,7 +140,7 @@ def test_a_reset_ends_both_sides() -> None:
     assert stage.network.open_sockets == 0
 
 
-def test_a_host_whose_connections_are_doubled_has_one_more_of_which_nobody_knows() -> None:
+def test_a_host_whose_connections_are_doubled_accepts_each_twice() -> None:
     stage = Stage()
     accepted: list[Caller] = []
 

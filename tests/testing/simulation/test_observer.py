@@ -57,7 +57,7 @@ class Disk:
         return sorted(self.replica.held)
 
 
-def test_a_log_that_is_deleted_while_its_first_flush_runs_is_nobodys() -> None:
+def test_a_log_that_is_deleted_during_its_first_flush_is_not_observed() -> None:
     files = SimulatedFiles()
     log, kept = open_new(files, folder="/data/t-0"), open_new(files, folder="/data/t-1")
     observer = _observer(files)
@@ -205,7 +205,7 @@ class Quick:
         return self.place in self.observer.history.losses
 
 
-def test_a_partition_is_lost_when_the_last_who_was_known_to_have_it_ends_badly() -> None:
+def test_a_partition_is_lost_when_its_last_complete_replica_ends_uncleanly() -> None:
     story = Quick([0, 1])
     story.end(2)  # which was not in sync
     story.end(0)
@@ -215,7 +215,7 @@ def test_a_partition_is_lost_when_the_last_who_was_known_to_have_it_ends_badly()
     assert story.observer.history.losses[story.place].end == 10
 
 
-def test_who_joins_the_isr_again_has_everything_again() -> None:
+def test_a_replica_that_rejoins_the_isr_is_complete_again() -> None:
     story = Quick([0, 1])
     story.end(0)
     story.change([1], leader=1)
@@ -226,7 +226,7 @@ def test_who_joins_the_isr_again_has_everything_again() -> None:
     assert story.is_lost()
 
 
-def test_who_is_dead_when_it_joins_has_nothing() -> None:
+def test_a_dead_broker_that_joins_the_isr_has_nothing() -> None:
     story = Quick([0, 1])
     story.end(0)
     story.nodes[0].is_ready = story.nodes[0].is_alive = False
@@ -236,7 +236,7 @@ def test_who_is_dead_when_it_joins_has_nothing() -> None:
     assert story.is_lost()
 
 
-def test_who_is_eligible_is_known_to_have_everything() -> None:
+def test_an_eligible_replica_is_known_to_be_complete() -> None:
     story = Quick([0], elr=[2])
     story.end(0)
     assert not story.is_lost()
@@ -244,7 +244,7 @@ def test_who_is_eligible_is_known_to_have_everything() -> None:
     assert story.is_lost()
 
 
-def test_a_partition_in_which_nothing_was_committed_may_need_a_leader_that_somebody_chooses() -> None:
+def test_a_partition_without_commits_may_need_an_unclean_election() -> None:
     story = Quick([0])
     story.observer.newest[story.place].committed_end = 0
     story.end(0)
@@ -252,7 +252,7 @@ def test_a_partition_in_which_nothing_was_committed_may_need_a_leader_that_someb
     assert story.observer.history.losses[story.place].end == 0
 
 
-def test_who_leads_after_a_loss_is_known_to_have_what_it_commits() -> None:
+def test_a_leader_after_a_loss_is_known_to_have_what_it_commits() -> None:
     story = Quick([0])
     story.end(0)
     ledger = story.observer.newest[story.place]

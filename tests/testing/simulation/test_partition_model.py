@@ -80,7 +80,7 @@ def test_a_disk_that_has_other_bytes_at_that_offset_does_not_count() -> None:
     assert "durable on broker-0, where 2" in (story.commit(0, 10) or "")
 
 
-def test_what_a_broker_says_is_durable_is_on_its_disk() -> None:
+def test_records_reported_as_durable_are_on_disk() -> None:
     story = Story()
     story.write(0, base=0)
     story.write(0, base=10, synced=False)
@@ -97,7 +97,7 @@ def test_what_a_broker_says_is_durable_is_on_its_disk() -> None:
     assert "its disk has 10..19 of epoch 0" in (story.ledger.flushed(replica, 20) or "")
 
 
-def test_a_bit_that_flipped_in_what_was_durable_long_ago_is_no_lie_of_the_broker() -> None:
+def test_a_bit_that_flips_later_does_not_make_an_earlier_flush_false() -> None:
     story = Story()
     story.write(0, base=0)
     assert story.ledger.flushed(story.replicas[0], 10) is None
@@ -106,7 +106,7 @@ def test_a_bit_that_flipped_in_what_was_durable_long_ago_is_no_lie_of_the_broker
     assert story.ledger.flushed(story.replicas[0], 20) is None
 
 
-def test_what_was_on_a_disk_that_is_lost_since_counts_for_who_was_told_of_it() -> None:
+def test_a_copy_on_a_disk_lost_since_counts_if_the_leader_knew_it() -> None:
     for lost_epoch, is_excused in ((0, True), (1, False)):
         story = Story()
         story.ledger.led(story.replicas[0], 0)
@@ -158,13 +158,13 @@ def test_an_epoch_has_one_leader_and_one_life_of_it() -> None:
     assert "epoch 0 is led by" in (story.ledger.led(again, 0) or "")
 
 
-def test_who_leads_later_has_all_that_is_committed() -> None:
+def test_a_later_leader_has_everything_committed() -> None:
     story = committed()
     told = story.ledger.led(story.replicas[2], 1) or ""
     assert "broker-2 leads in epoch 1 and has None where 0..9" in told
 
 
-def test_who_learns_late_that_it_led_need_not_have_what_a_later_leader_has_committed() -> None:
+def test_a_leader_that_learns_of_it_late_need_not_have_later_commits() -> None:
     story = committed()
     assert story.write(1, 2, base=10) is None
     assert story.ledger.led(story.replicas[1], 2) is None
@@ -174,7 +174,7 @@ def test_who_learns_late_that_it_led_need_not_have_what_a_later_leader_has_commi
     assert "broker-0 leads in epoch 3 and has None" in (story.ledger.led(story.replicas[0], 3) or "")
 
 
-def test_who_is_in_sync_has_the_same_bytes_even_after_a_cut() -> None:
+def test_an_in_sync_replica_has_the_same_bytes_even_after_a_truncation() -> None:
     story = committed()
     follower = story.replicas[1]
     assert story.ledger.lacking(follower, 10, "is in sync") is None
@@ -182,7 +182,7 @@ def test_who_is_in_sync_has_the_same_bytes_even_after_a_cut() -> None:
     assert "broker-1 is in sync and has None" in (story.ledger.lacking(follower, 10, "is in sync") or "")
 
 
-def test_who_is_in_sync_cuts_off_nothing_that_is_committed() -> None:
+def test_an_in_sync_replica_truncates_nothing_that_is_committed() -> None:
     story = committed()
     ledger, follower = story.ledger, story.replicas[1]
     ledger.appended(follower, batch(10))
@@ -221,7 +221,7 @@ def unsynced() -> Story:
     return story
 
 
-def test_what_is_not_synced_is_lost_when_all_who_are_in_sync_have_ended_badly_and_not_before() -> None:
+def test_unsynced_records_are_lost_only_when_all_in_sync_replicas_end_uncleanly() -> None:
     ledger = unsynced().ledger
     assert not ledger.crashed("broker-2", {"broker-0", "broker-1"})
     assert not ledger.crashed("broker-0", {"broker-0", "broker-1"})
@@ -231,7 +231,7 @@ def test_what_is_not_synced_is_lost_when_all_who_are_in_sync_have_ended_badly_an
     assert not any(committed().ledger.crashed(name, {name}) for name in ISR)
 
 
-def test_a_topic_that_does_not_sync_loses_nothing_while_somebody_is_known_to_have_it() -> None:
+def test_a_topic_that_does_not_sync_loses_nothing_while_one_replica_is_complete() -> None:
     story = unsynced()
     assert "leads in epoch 1 and has None" in (story.ledger.led(story.replicas[2], 1) or "")
     story = unsynced()

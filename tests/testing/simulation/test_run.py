@@ -69,12 +69,12 @@ def test_a_schedule_reads_as_it_was_written() -> None:
 
 
 @pytest.mark.parametrize("text", ["soon crash broker-0", "1 explode broker-0", "1 crash"])
-def test_what_is_no_schedule_is_refused(text: str) -> None:
+def test_a_value_that_is_not_a_schedule_is_rejected(text: str) -> None:
     with pytest.raises(InvalidSchedule, match="write"):
         parse_schedule(text)
 
 
-def test_a_fault_to_a_host_that_is_not_there_is_refused() -> None:
+def test_a_fault_to_a_host_that_does_not_exist_is_rejected() -> None:
     cluster = SimulatedCluster(Scheduler(0), 0, brokers=2, clients=1, settings={})
     with pytest.raises(UnknownHost, match="broker-0, broker-1, client-0"):
         FaultInjector(cluster, 0).schedule([Fault(1.0, "crash", "broker-7")])
@@ -225,7 +225,7 @@ class Late:
         await consumer.close()
 
 
-def test_a_commit_that_is_rejected_after_the_member_has_joined_anew_does_not_cost_it_its_partitions() -> None:
+def test_a_commit_rejected_after_the_member_has_joined_again_does_not_cost_its_partitions() -> None:
     """It had been sent again and again until the group had met (seed 8328)."""
 
     def told() -> tuple[int, list[int], int, set[int], int]:

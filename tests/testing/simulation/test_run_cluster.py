@@ -157,7 +157,7 @@ def test_a_leader_that_was_paused_shows_a_reader_an_older_end_until_it_hears_tha
 
 
 @pytest.mark.parametrize(("old_views", "complaints"), [(2, 0), (1_000, 1)])
-def test_who_misses_something_amid_faults_looks_again_before_he_says_so(
+def test_a_reader_looks_again_before_it_reports_a_missing_record(
     old_views: int, complaints: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage, place = Stage(), Place(workload.BRIEF, 0)
@@ -176,7 +176,7 @@ def test_who_misses_something_amid_faults_looks_again_before_he_says_so(
     assert stage.scheduler.trace.counts[workload.LOOKED_AGAIN] >= 2
 
 
-def test_a_header_that_is_damaged_where_no_start_looks_is_no_complaint() -> None:
+def test_a_damaged_header_that_no_start_reads_is_not_a_violation() -> None:
     """The machine had been stopped in good order before; whoever reads that batch finds out. A record is damaged
     instead (seed 7751).
     """
@@ -217,7 +217,7 @@ def test_a_rolling_restart_fails_no_send() -> None:
     assert report.given_up == 0
 
 
-def test_nothing_is_given_up_for_lost_that_a_broker_comes_back_with() -> None:
+def test_records_that_a_broker_brings_back_are_not_lost() -> None:
     # The one that is in sync is cut off, and taken for dead, until the faults are over.
     faults = "2.49 add broker-3 | 3.582 sync-error broker-2 for 0.006 | 3.889 crash broker-1 for 0.089 | "
     faults += (

@@ -33,7 +33,7 @@ def stored_offset() -> int:
     return writing.result()
 
 
-def test_a_producer_waits_for_its_topic_as_long_as_it_was_told_to() -> None:
+def test_a_producer_waits_for_its_topic_up_to_its_limit() -> None:
     with determined(Trace()):
         offset = stored_offset()
     assert offset == 0

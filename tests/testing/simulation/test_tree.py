@@ -178,7 +178,7 @@ def test_a_host_that_is_cut_off_for_long_loses_its_session_and_hears_of_it_when_
         stage.run(tree.exists("/"))
 
 
-def test_a_session_that_is_found_again_in_time_is_told_what_changed_meanwhile() -> None:
+def test_a_session_that_is_found_again_in_time_is_reported_what_changed_meanwhile() -> None:
     stage = TreeStage()
     tree, other = stage.open(), stage.open_right()
     heard: list[SessionEvent] = []
