@@ -72,7 +72,7 @@ def test_a_single_spike_is_no_growth() -> None:
 def test_a_rate_that_was_not_reached_a_restart_and_a_bad_report_are_reported() -> None:
     assert "kept to 1,000 events/s: 900" in complaints(samples(), reached=900)[0]
     assert "started again: search/rows" in complaints(samples(restarts=1))[0]
-    assert "complain of: views: 3 missing" in complaints(samples(), ["views: 3 missing"])[0]
+    assert "meets all goals: views: 3 missing" in complaints(samples(), ["views: 3 missing"])[0]
 
 
 def test_a_run_of_which_nothing_was_seen_is_not_sustained() -> None:

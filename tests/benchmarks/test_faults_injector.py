@@ -188,6 +188,6 @@ def test_a_cluster_that_does_not_answer_is_described_as_far_as_it_is_known(tmp_p
     assert described.endswith("no broker answers")
 
 
-def test_what_is_waited_for_in_vain_is_named() -> None:
-    with pytest.raises(WaitTimedOut, match="after 0 s it is not so that the moon is out"):
+def test_timeout_names_the_condition() -> None:
+    with pytest.raises(WaitTimedOut, match="timed out after 0 s waiting until the moon is out"):
         until(lambda: False, "the moon is out", 0.0)

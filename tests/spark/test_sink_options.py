@@ -56,8 +56,8 @@ def test_options_travel_and_name_a_producer() -> None:
         ({**HERE, "kafka.linger.ms": "soon"}, "option kafka.linger.ms is 'soon'", "It must be a number"),
         ({**HERE, "kafka.batch.size": "1.5"}, "option kafka.batch.size is '1.5'", "It must be an integer"),
         ({**HERE, "kafka.enable.idempotence": "yes"}, "is 'yes'", "It must be true or false"),
-        ({**HERE, "kafka.acks": "2"}, "acks is '2'", 'It is "all", 1 or 0'),
-        ({**HERE, "kafka.compression.type": "rar"}, "compression_type is 'rar'", "none, gzip, snappy, lz4 or zstd"),
+        ({**HERE, "kafka.acks": "2"}, "acks is '2'", "it can be all, 1, 0"),
+        ({**HERE, "kafka.compression.type": "rar"}, "compression_type is 'rar'", "none, gzip, snappy, lz4, zstd"),
         (
             {**HERE, "kafka.value.serializer": "X"},
             "kafka.value.serializer is not supported",
@@ -72,5 +72,5 @@ def test_invalid_options_are_rejected_in_one_line(given: dict[str, str], problem
     with pytest.raises(ConfigError) as refused:
         sink_options(given)
     assert problem in refused.value.message
-    assert advice in refused.value.hint
+    assert advice in str(refused.value)
     assert "\n" not in str(refused.value)

@@ -144,7 +144,7 @@ def test_a_good_run_has_nothing_to_complain_of() -> None:
     ("changes", "said"),
     [
         ({"tables": (count(missing=1),)}, "1 missing"),
-        ({"tables": (count(surplus=2),)}, "2 there twice"),
+        ({"tables": (count(surplus=2),)}, "2 duplicate"),
         ({"tables": (count(waiting=4),)}, "4 waiting"),
         ({"tables": (count(run_logged=99),)}, "100 acknowledged but 99 in the log"),
         ({"tables": (count(run_dead=2),)}, "3 malformed but 2 dead letters"),

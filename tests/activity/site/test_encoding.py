@@ -102,5 +102,5 @@ def test_a_limit_cuts_the_last_tick() -> None:
 
 
 def test_a_share_beyond_one_is_rejected() -> None:
-    with pytest.raises(ValueError, match="from 0 to 1"):
+    with pytest.raises(ValueError, match="between 0 and 1"):
         ValueCorruptor(1.5, "json", 1)

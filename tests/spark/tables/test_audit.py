@@ -46,4 +46,4 @@ def test_the_picture_is_well_formed_and_shows_every_kind() -> None:
     fills = {node.get("fill") for node in root.iter("{http://www.w3.org/2000/svg}rect")}
     assert len(fills) == 8  # seven kinds and the ground
     assert "no complete hour" in text
-    assert "complete until" in audit_svg(Audit("t", "t", (), NOW_MS))
+    assert "no complete hour" in audit_svg(Audit("t", "t", (), NOW_MS))

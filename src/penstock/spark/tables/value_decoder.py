@@ -516,7 +516,7 @@ def _decimal(value: Any, kind: Any, where: str) -> Decimal:
 
 
 def _unfit(where: str, value: Any, wanted: str) -> Unfit:
-    return Unfit(f"{where} is {_shown(value)}, which is not a {wanted}")
+    return Unfit(f"{where} is {_shown(value)}, expected {wanted}")
 
 
 def _shown(value: Any) -> str:
