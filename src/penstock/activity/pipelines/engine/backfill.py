@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from penstock.activity.cluster import Cluster
-from penstock.activity.pipelines.definition import Derived, Pipeline, Rows
+from penstock.activity.pipelines.definition import Pipeline, Rows
 from penstock.activity.pipelines.engine import results
 from penstock.activity.pipelines.engine.loads import LoadsAndReports
 from penstock.activity.pipelines.engine.micro_batch import Outputs, open_batch_work, update_follower
@@ -97,14 +97,10 @@ def _backfill_rows(
     done.malformed |= malformed
     work = open_batch_work(pipeline, rows, found.schema, warehouse_uri, outputs, may_create=True)
     span = TimeSpan(_moment(since_ms), _moment(until_ms))
-
-    def sender(kept: Rows | Derived) -> results.ChangeCallback | None:
-        topic = kept.topic
-        return None if topic is None else lambda change: outputs.send(topic, change, kept.key)
-
-    done.note(rows.name, work.table.replace(found, span, notify=sender(rows)))
+    done.note(rows.name, work.table.replace(found, span, notify=outputs.sender(rows)))
     for follower in work.followers:
-        change = update_follower(follower, work.table, TimeSpan(span.start), None, sender(follower.derived))
+        sender = outputs.sender(follower.derived)
+        change = update_follower(follower, work.table, TimeSpan(span.start), None, sender)
         done.note(follower.derived.name, change)
 
 

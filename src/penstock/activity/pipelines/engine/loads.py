@@ -90,11 +90,7 @@ class LoadsAndReports(Member):
         if one.state != status.STOPPED:
             if self._lag is not None:
                 one.lag = self._lag.behind(self.positions())
-            one.message = "" if self._error is None else self._error.message
-            if self._error is not None:
-                one.state = status.WAITING if self._error.retriable else status.FAILED
-            else:
-                one.state = status.RUNNING if one.batch_id >= 0 else status.STARTING
+            self._set_state(one)
         return one
 
     # ------------------------------------------------------------------------------------------ at once
@@ -222,9 +218,7 @@ class LoadsAndReports(Member):
         span = TimeSpan(start)
         found = found.cast(results.plain_schema(found.schema))
         found = found.filter(span.holds(found.column(report.time).combine_chunks()))
-        topic = report.topic
-        notify = None if topic is None else (lambda change: self._outputs.send(topic, change, report.key))
-        change = kept.replace(found, span, notify=notify)
+        change = kept.replace(found, span, notify=self._outputs.sender(report))
         kept.remember(versions)
         self._status.table_rows_changed += change.changed.num_rows + change.deleted.num_rows
         return change

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.activity.cluster import Cluster, cluster_of
-from penstock.activity.pipelines.definition import Derived, Pipeline, Rows
+from penstock.activity.pipelines.definition import Derived, Pipeline, Report, Rows
 from penstock.activity.pipelines.engine import results
 from penstock.activity.pipelines.engine.results import Change, ChangeCallback, ResultTable, TimeSpan
 from penstock.activity.pipelines.errors import PipelineError
@@ -82,19 +82,12 @@ class BatchWork:
             return
         transaction = (app_id, batch_id)
         if self.table.transaction(app_id) < batch_id:
-            self._note(self.table.merge(found, transaction=transaction, notify=self._sender(self.rows)))
+            self._note(self.table.merge(found, transaction=transaction, notify=self._outputs.sender(self.rows)))
         first, _ = results.time_bounds(found, self.rows.time)
         for follower in self.followers:
             if follower.table.transaction(app_id) < batch_id:
-                self._note(
-                    update_follower(follower, self.table, TimeSpan(first), transaction, self._sender(follower.derived))
-                )
-
-    def _sender(self, kept: Rows | Derived) -> ChangeCallback | None:
-        if kept.topic is None:
-            return None
-        topic = kept.topic
-        return lambda change: self._outputs.send(topic, change, kept.key)
+                sender = self._outputs.sender(follower.derived)
+                self._note(update_follower(follower, self.table, TimeSpan(first), transaction, sender))
 
     def _note(self, change: Change) -> None:
         if not change.is_empty:
@@ -164,6 +157,11 @@ class Outputs:
             return
         producer = self._open()
         producer.send_many(topic, values, keys=keys).result()
+
+    def sender(self, table: Rows | Derived | Report) -> ChangeCallback | None:
+        """Sends the changes of a table to its topic; None if it has none."""
+        topic = table.topic
+        return None if topic is None else lambda change: self.send(topic, change, table.key)
 
     def _open(self) -> Producer[bytes, bytes]:
         from penstock.client.producer.producer import Producer

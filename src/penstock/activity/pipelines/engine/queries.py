@@ -106,6 +106,13 @@ class Member(ABC):
     def failed(self, error: PenstockError) -> None:
         self._error = error
 
+    def _set_state(self, one: QueryStatus) -> None:
+        one.message = "" if self._error is None else self._error.message
+        if self._error is not None:
+            one.state = status.WAITING if self._error.retriable else status.FAILED
+        else:
+            one.state = status.RUNNING if one.batch_id >= 0 else status.STARTING
+
     def well_for_s(self) -> float:
         return time.monotonic() - self._started_s
 
@@ -200,11 +207,7 @@ class RowsQuery(Member):
         if self._work is not None:
             one.last_commit_ms = self._work.last_commit_ms
             one.table_rows_changed = self._work.rows_changed
-        one.message = "" if self._error is None else self._error.message
-        if self._error is not None:
-            one.state = status.WAITING if self._error.retriable else status.FAILED
-        else:
-            one.state = status.RUNNING if one.batch_id >= 0 else status.STARTING
+        self._set_state(one)
         return one
 
     def _take_progress(self) -> None:
