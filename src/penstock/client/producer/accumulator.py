@@ -44,11 +44,11 @@ if TYPE_CHECKING:
 
 
 SMALLEST_BATCH_BYTES: Final = 4096
-_HALF: Final = 2  # the other half is for what is closed and on its way
+_HALF: Final = 2  # the other half is for closed batches and those in flight
 
 
 class MemoryBudget:
-    """Bytes taken and given back; the caller keeps it from being used by two threads at once."""
+    """The memory budget. The caller makes sure that one thread uses it at a time."""
 
     __slots__ = ("limit", "used")
 
@@ -61,7 +61,7 @@ class MemoryBudget:
         return self.limit - self.used
 
     def take(self, size: int) -> bool:
-        """Whether `size` bytes were to be had; if so they are taken."""
+        """Take `size` bytes; False if there are not enough."""
         if size > self.limit - self.used:
             return False
         self.used += size
@@ -71,18 +71,18 @@ class MemoryBudget:
         self.used -= size
 
     def share_of(self, open_batches: int, batch_size: int) -> int:
-        """What one more batch may grow to, when `open_batches` are open already."""
+        """What one more batch may grow to when `open_batches` are open."""
         fair = self.limit // _HALF // (open_batches + 1)
         return max(min(batch_size, fair), min(SMALLEST_BATCH_BYTES, batch_size))
 
 
 def partition_of_key(key: bytes, partition_count: int) -> int:
-    """The partition that every Kafka client with Java's default partitioner chooses."""
+    """The partition of a key according to Java's default partitioner."""
     return murmur2(key) % partition_count
 
 
 def next_sticky(current: int, candidates: Sequence[int], random: Random) -> int:
-    """Where records without a key go next: any of `candidates` but the current one, if there is another."""
+    """Where records without a key go next: a candidate other than the current one, if there is any."""
     count = len(candidates)
     place = random.below(count)
     if candidates[place] == current and count > 1:
@@ -91,7 +91,7 @@ def next_sticky(current: int, candidates: Sequence[int], random: Random) -> int:
 
 
 def checked(partition: object, partition_count: int, chosen_by: str, topic: str) -> int:
-    """A partition that somebody named; ConfigError (a ValueError too) if the topic has none such."""
+    """A partition given by the caller; raises ConfigError if the topic does not have it."""
     if not isinstance(partition, int) or isinstance(partition, bool):
         raise TypeError(f"{chosen_by} must be an int, not {type(partition).__name__}")
     if not 0 <= partition < partition_count:
@@ -103,7 +103,7 @@ NEVER: Final = float("inf")
 
 
 class OutgoingRequest:
-    """Batches that go to a node in one request: at most one of each partition."""
+    """Batches for one request to a node: at most one of each partition."""
 
     __slots__ = ("batches", "node", "size")
 
@@ -118,7 +118,7 @@ class OutgoingRequest:
 
 
 class Plan:
-    """What to do now: `requests` in this order; look again at `wake_at_ms` at the latest."""
+    """What to do now: send `requests` in this order; plan again at `wake_at_ms` at the latest."""
 
     __slots__ = ("leaderless", "needs_producer_id", "requests", "to_connect", "to_pack", "wake_at_ms")
 
@@ -132,7 +132,7 @@ class Plan:
 
 
 class NodeSlots:
-    """How many requests a node may still be given, and those that this plan gives it."""
+    """How many more requests a node may get, and those of this plan."""
 
     __slots__ = ("free", "node", "requests")
 
@@ -143,19 +143,19 @@ class NodeSlots:
 
 
 class Held(Enum):
-    """Why a partition has nothing to send at the moment."""
+    """Why a partition has nothing to send now."""
 
     EMPTY = auto()
     BACKING_OFF = auto()
     IN_ORDER = auto()
-    """Something has to be answered first."""
+    """A response has to arrive first."""
     PACKING = auto()
     """Its next batch is being compressed."""
     NO_PRODUCER_ID = auto()
 
 
 class Usage:
-    """What the users of a producer have made use of so far."""
+    """Which features of the producer were used so far."""
 
     __slots__ = ("has_callbacks",)
 
@@ -164,7 +164,7 @@ class Usage:
 
 
 class PartitionQueue:
-    """One partition of a topic. Times are of the monotonic clock."""
+    """The batches of one partition. Times are of the monotonic clock."""
 
     __slots__ = (
         "_next_order",
@@ -198,7 +198,7 @@ class PartitionQueue:
         self.is_muted_by_order = is_muted_by_order
         self.driver = driver
         self.usage = Usage() if usage is None else usage
-        self.is_driven = False  # what is on its way goes by a connection of its own: nothing may overtake it
+        self.is_driven = False  # a batch in flight was sent directly: nothing may overtake it
         self.open: ProducerBatch | None = None
         self.waiting: deque[ProducerBatch] = deque()
         self.in_flight: list[ProducerBatch] = []
@@ -207,10 +207,11 @@ class PartitionQueue:
         self._next_order = 0
 
     def __repr__(self) -> str:
-        return f"<PartitionQueue {self.topic}-{self.partition}: {len(self.waiting)} wait, {len(self.in_flight)} out>"
+        counts = f"{len(self.waiting)} waiting, {len(self.in_flight)} in flight"
+        return f"<PartitionQueue {self.topic}-{self.partition}: {counts}>"
 
     def close_open(self) -> ProducerBatch | None:
-        """Closes the open batch, which waits from then on; None if none is open."""
+        """Close the open batch, which waits from then on; None if none is open."""
         batch = self.open
         if batch is None:
             return None
@@ -227,14 +228,14 @@ class PartitionQueue:
         self.waiting.append(batch)
 
     def requeue(self, batch: ProducerBatch) -> None:
-        """A batch that has to be sent again, back to its place."""
+        """Put a batch that has to be sent again back to its place."""
         at = 0
         while at < len(self.waiting) and self.waiting[at].order <= batch.order:
             at += 1
         self.waiting.insert(at, batch)
 
     def forget(self, batch: ProducerBatch) -> None:
-        """Takes a batch out of what waits."""
+        """Remove a waiting batch."""
         if batch is self.open:
             self.lane.close()
             self.open = None
@@ -243,20 +244,20 @@ class PartitionQueue:
             self.waiting.remove(batch)
 
     def sent(self, batch: ProducerBatch, node: int) -> None:
-        """It is on its way."""
+        """It is in flight."""
         self.waiting.remove(batch)
         self.in_flight.append(batch)
         batch.attempts += 1
         batch.node = node
 
     def answered(self, batch: ProducerBatch) -> None:
-        """It is no longer on its way, whatever the answer; again is harmless."""
+        """It is no longer in flight. It may be called twice."""
         if batch in self.in_flight:
             self.in_flight.remove(batch)
         self.is_driven = False
 
     def is_oldest(self, batch: ProducerBatch) -> bool:
-        """Whether no batch with numbers stands before it, waiting or on its way."""
+        """Whether no numbered batch is before it, waiting or in flight."""
         before = (other for group in (self.in_flight, self.waiting) for other in group)
         return not any(other.order < batch.order and other.is_numbered and not other.is_done for other in before)
 
@@ -273,7 +274,7 @@ class PartitionQueue:
     def next_to_send(
         self, now_ms: float, most_in_flight: int, producer: ProducerId | None, *, is_numbering: bool
     ) -> ProducerBatch | Held:
-        """The batch to send now, numbered if batches are; or why there is none."""
+        """The batch to send now, with sequence numbers if those are used; or why there is none."""
         if now_ms < self.not_before_ms:
             return Held.BACKING_OFF
         if is_numbering and self.sequences.needs_reset:
@@ -300,7 +301,7 @@ class PartitionQueue:
         return batch
 
     def _settle(self, producer: ProducerId | None) -> ProducerBatch | Held | None:
-        """After a gap: what is left to do before the partition has started anew; None if it has."""
+        """After a gap: what is left to do before the partition can start a new epoch; None if it has."""
         if self.in_flight:
             return Held.IN_ORDER
         for batch in self.waiting:
@@ -322,7 +323,7 @@ _HEADER_OVERHEAD: Final = 10
 
 
 class Blocked(Enum):
-    """Why a record could not be taken."""
+    """Why a record could not be accepted."""
 
     NO_ROOM = auto()
     """Memory is full."""
@@ -331,7 +332,7 @@ class Blocked(Enum):
 
 
 class Counters:
-    """What became of records, batches and requests so far."""
+    """Counters of records, batches and requests."""
 
     __slots__ = (
         "batches_failed", "batches_retried", "batches_sent", "bytes_sent", "latency_max_ms", "latency_total_ms",
@@ -359,7 +360,7 @@ class Counters:
 
 
 class TopicQueues:
-    """The partitions of a topic, and the kernel's way into them."""
+    """The partitions of a topic, and the kernel's lanes into them."""
 
     __slots__ = ("lanes", "name", "queues", "usable")
 
@@ -371,17 +372,17 @@ class TopicQueues:
 
 
 class Routes(Protocol):
-    """What the accumulator has to know of the cluster to choose batches."""
+    """What the accumulator needs to know about the cluster."""
 
     def leader_of(self, topic: str, partition: int) -> int:
-        """The node that leads the partition, or -1."""
+        """The leader's node id, or -1."""
 
     def slots_of(self, node: int) -> int:
-        """How many more requests the node may be given now."""
+        """How many more requests the node may get now."""
 
 
 class Accumulator:
-    """All batches of a producer that are not done. The caller sees to it that one thread is in here at a time."""
+    """All unfinished batches of a producer. The caller makes sure that one thread uses it at a time."""
 
     def __init__(
         self,
@@ -412,7 +413,7 @@ class Accumulator:
     def add_topic(
         self, name: str, partition_count: int, guard: AbstractContextManager[Any] | None = None
     ) -> TopicQueues:
-        """Begins with a topic, or takes note that it has grown; batches that wait stay as they are."""
+        """Add a topic, or more partitions to it; waiting batches stay."""
         known = self.topics.get(name)
         if known is not None and len(known.queues) >= partition_count:
             return known
@@ -432,17 +433,17 @@ class Accumulator:
         return topic
 
     def stick(self, topic: TopicQueues) -> PartitionQueue:
-        """Moves records without a key on to another partition."""
+        """Send records without a key to another partition from now on."""
         topic.lanes.sticky = next_sticky(topic.lanes.sticky, topic.usable, self._random)
         return topic.queues[topic.lanes.sticky]
 
     def set_usable(self, name: str, with_leader: Sequence[int]) -> None:
-        """Records without a key go to partitions that have a leader, as long as there is one."""
+        """Send records without a key to partitions with a leader, if there are any."""
         topic = self.topics.get(name)
         if topic is not None:
             topic.usable = [each for each in with_leader if each < len(topic.queues)] or range(len(topic.queues))
 
-    # --- taking records
+    # --- accepting records
 
     def open(
         self,
@@ -454,7 +455,7 @@ class Accumulator:
         headers: Headers,
         on_delivery: OnDelivery | None = None,
     ) -> Delivery | Blocked:
-        """Opens a batch for a record that found no way in; whatever was open there is closed."""
+        """Open a batch for a record; the open batch of the partition is closed."""
         self.close_open(queue)
         limit = self.reserve(record_size(key, value, headers) + HEADER_SIZE)
         if isinstance(limit, Blocked):
@@ -468,7 +469,7 @@ class Accumulator:
         return Delivery(self.adopt(queue, builder, limit, now_ms, on_delivery), 0)
 
     def reserve(self, at_least: int = 0) -> int | Blocked:
-        """Memory for one more open batch: how large it may grow."""
+        """Reserve memory for one more batch; returns how large it may grow."""
         limit = max(self.memory.share_of(self._open_count, self.settings.batch_size), at_least)
         if self.memory.take(limit):
             return limit
@@ -483,25 +484,25 @@ class Accumulator:
         now_ms: float,
         on_delivery: OnDelivery | None = None,
     ) -> ProducerBatch:
-        """Lets more records into a batch that has some; nothing may be open in its partition.
+        """Open a batch that has records already; none may be open in its partition.
 
         `on_delivery` is the first record's.
         """
-        if builder.size > reserved:  # a first record may be larger than it was thought
+        if builder.size > reserved:  # a first record may be larger than estimated
             self.memory.used += builder.size - reserved
             reserved = builder.size
         batch = ProducerBatch(queue, builder, reserved, now_ms, now_ms + self.settings.delivery_timeout_ms)
         self._undone.append(batch)
         queue.open = batch
         if on_delivery is not None:
-            batch.callbacks.add(0, on_delivery)  # first, so that callbacks come in the records' order
+            batch.callbacks.add(0, on_delivery)  # first, so that callbacks run in the order of the records
         queue.lane.open(builder, batch, batch.callbacks)
         self._open_count += 1
         self._lingering.append(batch)
         return batch
 
     def close_open(self, queue: PartitionQueue) -> ProducerBatch | None:
-        """Closes what is open in a partition; what it had reserved and did not use is free again."""
+        """Close the open batch of a partition and release the memory that it did not use."""
         batch = queue.close_open()
         if batch is not None:
             self._closed(batch)
@@ -524,32 +525,32 @@ class Accumulator:
 
     @property
     def has_nothing_due(self) -> bool:
-        """Whether a plan made now would be empty whatever the time."""
+        """Whether a plan would be empty at any time."""
         return not self._active and not self._lingering
 
     @property
     def wants_attention(self) -> bool:
-        """Whether something may be sent at once, or a time to look again has to be set."""
+        """Whether something may be sent at once, or a timer has to be set."""
         return bool(self._active) or self.settings.linger_ms <= 0 or len(self._lingering) <= 1
 
     def next_linger_ms(self) -> float:
         """When the oldest open batch is due."""
         while self._lingering and self._lingering[0].order:
-            self._lingering.popleft()  # closed before its time
+            self._lingering.popleft()  # closed early
         return self._lingering[0].created_ms + self.settings.linger_ms if self._lingering else NEVER
 
     def make_all_due(self) -> None:
-        """Whatever is open may be sent as soon as a broker has room: somebody waits for it."""
+        """Make all open batches due: a caller waits for them."""
         for batch in self._lingering:
             self._due(batch)
         self._lingering.clear()
 
     def undone(self) -> list[ProducerBatch]:
-        """All batches that are not done, the oldest first."""
+        """All unfinished batches, the oldest first."""
         return [batch for batch in self._undone if not batch.is_done]
 
     def metrics(self) -> Metrics:
-        """What was counted, and what is so at the moment."""
+        """Counters and current values."""
         counters, undone = self.counters, self.undone()
         in_flight = sum(batch in batch.queue.in_flight for batch in undone)
         return {
@@ -568,10 +569,10 @@ class Accumulator:
             "buffer_bytes_limit": self.memory.limit,
         }
 
-    # --- choosing
+    # --- planning
 
     def plan(self, now_ms: float, routes: Routes, producer: ProducerId | None) -> Plan:
-        """The batches to send now, with numbers, gathered into requests.
+        """The batches to send now, with sequence numbers, gathered into requests.
 
         They count as on their way from here on.
         """
@@ -596,7 +597,7 @@ class Accumulator:
                 del self._active[queue]
             elif len(queue.in_flight) > before:
                 del self._active[queue]
-                self._active[queue] = None  # behind the others, whose turn is next
+                self._active[queue] = None  # behind the others
             if held is Held.BACKING_OFF:
                 plan.wake_at_ms = min(plan.wake_at_ms, queue.not_before_ms)
             elif held is Held.NO_PRODUCER_ID:
@@ -607,9 +608,9 @@ class Accumulator:
     def _plan_partition(
         self, queue: PartitionQueue, now_ms: float, slots: NodeSlots, producer: ProducerId | None, plan: Plan
     ) -> Held | None:
-        """Puts what a partition can send into requests to its node; why it can send no more, None if those are full."""
+        """Add what a partition can send to its node's requests. Returns why it cannot send more; None if all are full."""
         most_in_flight = self.settings.max_in_flight
-        place = 0  # a partition's batches go into different requests: the next one into a request from here on
+        place = 0  # batches of a partition go into different requests: the next one from this one on
         while place < len(slots.requests) or slots.free > 0:
             is_due = queue.open is not None and queue.open.is_due
             if is_due and not queue.waiting and queue.may_take_more(now_ms, most_in_flight):
@@ -623,7 +624,7 @@ class Accumulator:
             batch = queue.next_to_send(now_ms, most_in_flight, producer, is_numbering=self.is_numbering)
             if batch is Held.EMPTY and is_due and queue.open is not None:
                 if queue.may_take_more(now_ms, most_in_flight):
-                    continue  # it has just started anew
+                    continue  # it has just started a new epoch
                 return Held.IN_ORDER
             if isinstance(batch, Held):
                 return batch
@@ -637,7 +638,7 @@ class Accumulator:
         return None
 
     def take_alone(self, batch: ProducerBatch, now_ms: float, node: int, producer: ProducerId | None) -> bool:
-        """Whether an open batch may be sent by whoever waits for it; if so it counts as on its way to that node.
+        """Whether the thread that waits for an open batch may send it; if so, it counts as in flight to that node.
 
         Only if its partition has nothing else to send, and then nothing else of it is sent before the answer.
         """
@@ -653,15 +654,15 @@ class Accumulator:
             queue.is_driven = True
             self.counters.requests_sent += 1
             del self._active[queue]
-        self.next_linger_ms()  # forgets the batch
+        self.next_linger_ms()  # removes the batch
         return queue.is_driven
 
     def is_all(self, batch: ProducerBatch) -> bool:
-        """Whether nothing but this batch is to be sent or answered."""
+        """Whether this is the only batch to send or in flight."""
         return len(self._undone) == 1 and self._undone[0] is batch
 
     def _pack(self, queue: PartitionQueue, plan: Plan) -> None:
-        """Large batches are compressed elsewhere before they are sent, several at a time."""
+        """Large batches are compressed on other threads before they are sent."""
         if self.settings.codec:
             for batch in queue.waiting:
                 if not batch.is_packed and not batch.is_packing and batch.size >= WORTH_PACKING_BYTES:
@@ -672,17 +673,17 @@ class Accumulator:
         batch.is_due = True
         self._active[batch.queue] = None
 
-    # --- what became of them
+    # --- outcomes
 
     def again(self, batch: ProducerBatch, not_before_ms: float) -> None:
-        """It has to be sent again, not before that time; its partition waits with it."""
+        """Send it again, not before this time; its partition waits for it."""
         self.counters.batches_retried += 1
         batch.queue.requeue(batch)
         batch.queue.not_before_ms = max(batch.queue.not_before_ms, not_before_ms)
         self._active[batch.queue] = None
 
     def replace(self, batch: ProducerBatch, halves: list[ProducerBatch]) -> None:
-        """Its halves take its place."""
+        """Its halves replace it."""
         for half in halves:
             self.memory.used += half.size
             half.reserved = half.size
@@ -691,12 +692,12 @@ class Accumulator:
         self._active[batch.queue] = None
 
     def touch(self, queue: PartitionQueue) -> None:
-        """Something about the partition has changed: look at it in the next plan, if it has anything to send."""
+        """The partition has changed: consider it in the next plan if it has anything to send."""
         if queue.waiting or (queue.open is not None and queue.open.is_due):
             self._active[queue] = None
 
     def finished(self, batch: ProducerBatch) -> None:
-        """Its memory is free again."""
+        """Release its memory."""
         self.memory.give_back(batch.reserved)
         batch.reserved = 0
         batch.release()
@@ -710,7 +711,7 @@ class Accumulator:
         return self._undone[0].deadline_ms if self._undone else NEVER
 
     def expired(self, now_ms: float) -> list[ProducerBatch]:
-        """Batches whose time is over, taken out of what waits; those on their way stay until they are answered."""
+        """Remove and return expired batches; those in flight stay until their response."""
         late: list[ProducerBatch] = []
         while self.next_deadline_ms() <= now_ms:
             batch = self._undone.popleft()
@@ -723,7 +724,7 @@ class Accumulator:
         return late
 
     def take_from(self, node: int, routes: Routes) -> list[ProducerBatch]:
-        """What waits for a broker that will never take it, given up; what is on its way stays until it is answered."""
+        """Remove and return the waiting batches for a broker that cannot accept them; those in flight stay."""
         taken: list[ProducerBatch] = []
         for batch in self.undone():
             if routes.leader_of(batch.topic, batch.partition) != node or batch in batch.queue.in_flight:
@@ -737,7 +738,7 @@ class Accumulator:
         return taken
 
     def take_all(self) -> Iterable[ProducerBatch]:
-        """Everything that is not done, given up: the producer ends."""
+        """Remove and return all unfinished batches: the producer ends."""
         for batch in self.undone():
             if batch.queue.open is batch:
                 self.close_open(batch.queue)
@@ -746,7 +747,7 @@ class Accumulator:
 
 
 def record_size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
-    """What a record takes in a batch, at most."""
+    """The most that a record takes in a batch, in bytes."""
     size = _RECORD_OVERHEAD + (len(key) if key else 0) + (len(value) if value else 0)
     for name, content in headers:
         size += _HEADER_OVERHEAD + len(name) * 4 + (len(content) if content else 0)

@@ -59,7 +59,7 @@ class _Parked(NamedTuple):
 class AsyncProducer(Generic[K, V]):
     """Sends records from one event loop. Connects on `start()`, or on entering `async with`.
 
-    Options are those of `Producer`.
+    The options are those of `Producer`.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class AsyncProducer(Generic[K, V]):
         self._lookups: set[asyncio.Task[None]] = set()
 
     async def start(self) -> AsyncProducer[K, V]:
-        """Finds the cluster; raises BootstrapError."""
+        """Connect; raises BootstrapError if no broker can be reached."""
         if not self._is_started:
             self._core.check_open()
             await self._core.start()
@@ -108,10 +108,10 @@ class AsyncProducer(Generic[K, V]):
         timestamp_ms: int | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> RecordMetadata:
-        """Sends a record, and returns where it is once the broker has acknowledged it.
+        """Send a record and wait until the broker has acknowledged it.
 
-        `on_delivery(error, metadata)` is called on the event loop, as soon as that is known, also when the task that
-        waits here was cancelled meanwhile; what it raises is logged and changes nothing. See `Producer.send`.
+        `on_delivery(error, metadata)` is called on the event loop when the outcome is known, even if the waiting task
+        was cancelled meanwhile; what it raises is logged. See `Producer.send`.
         """
         return await (await self.enqueue(topic, value, key, headers, partition, timestamp_ms, on_delivery))
 
@@ -125,7 +125,7 @@ class AsyncProducer(Generic[K, V]):
         timestamp_ms: int | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> Delivery:
-        """Hands a record over, once there is room for it: its delivery, to be awaited later or not at all."""
+        """Enqueue a record, once there is memory; returns its delivery, to be awaited later or not at all."""
         if self._encodes:
             key, value = self._core.encode_key(topic, key), self._core.encode_value(topic, value)  # type: ignore[assignment]
         if headers is not None and type(headers) not in PLAIN_HEADERS:
@@ -157,7 +157,7 @@ class AsyncProducer(Generic[K, V]):
         timestamp_ms: int | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> Delivery:
-        """Hands a record over at once; raises BufferFull if there is no room (`await room()` waits for it)."""
+        """Enqueue a record at once; raises BufferFull if memory is full (`await room()` waits for it)."""
         if self._encodes:
             key, value = self._core.encode_key(topic, key), self._core.encode_value(topic, value)  # type: ignore[assignment]
         if headers is not None and type(headers) not in PLAIN_HEADERS:
@@ -196,7 +196,7 @@ class AsyncProducer(Generic[K, V]):
                 self._moment.now_ms = _time_ns() // 1_000_000
                 return lanes.append(value, key, stamp_ms, headers, partition, on_delivery)
             except (TypeError, ValueError, OverflowError):
-                pass  # the caller finds out which argument is wrong
+                pass  # the slow path finds out which argument is wrong
         return None
 
     async def send_many(
@@ -208,7 +208,7 @@ class AsyncProducer(Generic[K, V]):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> BulkMetadata:
-        """Sends many records, and returns where they are once all are acknowledged; raises the first one's failure."""
+        """Send many records and wait until all are acknowledged; raises the error of the first failed one."""
         return await (await self.enqueue_many(topic, values, keys=keys, partition=partition, timestamp_ms=timestamp_ms))
 
     async def enqueue_many(
@@ -220,13 +220,13 @@ class AsyncProducer(Generic[K, V]):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> BulkDelivery:
-        """Hands many records over, as there is room for them."""
+        """Enqueue many records, waiting for memory as needed."""
         return await self._bulk(values_job(self._core, topic, values, keys, partition, timestamp_ms))
 
     async def send_arrow(
         self, topic: str, table: pyarrow.Table | pyarrow.RecordBatch, *, partition: int | None = None
     ) -> BulkMetadata:
-        """Sends the rows of a table, and returns where they are once all are acknowledged; see Producer.send_arrow."""
+        """Send the rows of a table and wait until all are acknowledged; see `Producer.send_arrow`."""
         return await (await self._bulk(ColumnsJob(self._core, topic, table, partition)))
 
     async def _bulk(self, job: BulkJob) -> BulkDelivery:
@@ -248,7 +248,7 @@ class AsyncProducer(Generic[K, V]):
         left_s = deadline_s - time.monotonic()
         if blocked is Blocked.NO_TOPIC:
             await self._core.learn_topic(topic, max(int(left_s * 1000), 1))
-            while topic in self._parked:  # those who came before
+            while topic in self._parked:  # earlier records go first
                 await asyncio.sleep(0)
             return
         try:
@@ -259,7 +259,7 @@ class AsyncProducer(Generic[K, V]):
             raise BufferFull(f"{full} for {self._settings.max_block_ms:.0f} ms") from None
 
     async def room(self) -> None:
-        """Waits until there is room for another batch."""
+        """Wait until there is memory for another batch."""
         while not self._core.is_closed and not self._core.accumulator.has_room:
             self._core.hurry()
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -303,7 +303,7 @@ class AsyncProducer(Generic[K, V]):
         return Delivery(completion, 0)
 
     async def _look_up(self, topic: str) -> None:
-        """Learns of a topic, then sends what waits for it, in order."""
+        """Look up a topic, then send what waits for it, in order."""
         core, waiting = self._core, self._parked[topic]
         failure: Exception = ClosedError("the producer was closed before the topic was known")
         try:
@@ -327,26 +327,26 @@ class AsyncProducer(Generic[K, V]):
                 parked.completion.fail(failure)
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Waits until all that was sent before is acknowledged or has failed; raises TimedOut after `timeout` s."""
+        """Wait until everything sent before is acknowledged or has failed; raises TimedOut after `timeout` seconds."""
         begun_s = time.monotonic()
         if self._lookups:
             await asyncio.wait(set(self._lookups), timeout=timeout)
         left_s = None if timeout is None else max(timeout - (time.monotonic() - begun_s), 0)
         if self._lookups or not await self._core.flush(left_s):
-            raise TimedOut(f"not everything was acknowledged within {timeout} s", hint="It is still tried")
+            raise TimedOut(f"not everything was acknowledged within {timeout} s", hint="The rest is still being sent")
 
     async def partitions_for(self, topic: str) -> frozenset[int]:
-        """The partitions of a topic; waits up to max_block_ms if it is not known yet."""
+        """The partitions of a topic; waits up to max_block_ms if they are not known yet."""
         if self._core.partitions_of(topic) is None:
             await self._core.learn_topic(topic, max(int(self._settings.max_block_ms), 1))
         return self._core.partitions_of(topic) or frozenset()
 
     def metrics(self) -> Metrics:
-        """What this producer has counted since it was made, and what is so at the moment; see `Producer.metrics`."""
+        """Counters since this producer was created, and current values; see `Producer.metrics`."""
         return self._core.metrics()
 
     async def close(self, timeout: float | None = None) -> None:
-        """Sends what waits, for at most `timeout` seconds, and lets go of everything; again is harmless."""
+        """Send what waits, for at most `timeout` seconds, and close all connections. It may be called twice."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -370,6 +370,6 @@ class AsyncProducer(Generic[K, V]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # A task that is cancelled, by Ctrl-C for one, does not want to wait for a broker that may be gone.
+        # After a cancellation, by Ctrl-C for example, do not wait long for a broker that may be down.
         is_interrupted = kind is not None and not issubclass(kind, Exception)
         await self.close(INTERRUPTED_CLOSE_S if is_interrupted else None)

@@ -27,7 +27,7 @@ _BYTES_OR_NULL: Final = frozenset({bytes, type(None)})
 
 
 class ProducerRecord(NamedTuple):
-    """A record for `send_many`, where values alone do not say enough."""
+    """A record for `send_many`, with more than a value."""
 
     value: Any = None
     key: Any = None
@@ -37,17 +37,17 @@ class ProducerRecord(NamedTuple):
 
 
 class Source(Protocol):
-    """Records of one partition (None: of any), and the places that they have among all."""
+    """Records for one partition (None: for any), and their indexes among all."""
 
     partition: int | None
     places: Sequence[int]
 
     def fill(self, builder: BatchBuilder, start: int) -> int:
-        """Appends from `start` on until the batch is full; how many."""
+        """Append from `start` on until the batch is full; returns how many."""
 
 
 class ValueSource:
-    """Values, with their keys or without."""
+    """Values, with or without keys."""
 
     def __init__(
         self, values: Sequence[bytes | None], keys: Sequence[bytes | None] | None, timestamp_ms: int,
@@ -64,7 +64,7 @@ class ValueSource:
 
 
 class ColumnSource:
-    """Rows of Arrow columns: all of them, or those that `selection` names."""
+    """Rows of Arrow columns: all, or those in `selection`."""
 
     def __init__(self, rows: ColumnRows, selection: Any, partition: int | None, places: Sequence[int]) -> None:
         self.partition = partition
@@ -88,7 +88,7 @@ class BulkJob:
         self._position = 0
 
     def step(self) -> Blocked | None:
-        """Goes on as far as there is room; what to wait for, None when all is in."""
+        """Fill batches while there is memory. Returns what to wait for; None when all records are in."""
         core = self.core
         core.check_open()
         topic = core.accumulator.topics.get(self.topic)
@@ -113,17 +113,17 @@ class BulkJob:
         return self._current
 
     def more(self, topic: TopicQueues) -> Source | None:
-        """The next source, when those made so far are empty."""
+        """The next source, when the current ones are empty."""
         return None
 
     def _fill(self, topic: TopicQueues, source: Source) -> Blocked | None:
-        """Fills one batch; under the lock."""
+        """Fill one batch; called with the lock held."""
         accumulator = self.core.accumulator
         queue = self._queue(topic, source)
         batch, builder = queue.open, queue.lane.builder
         if batch is not None and builder is not None:
             first = builder.count
-            # Others may append without the lock, and would come in between.
+            # Others append without the lock, and their records would come in between.
             queue.lane.close()
             try:
                 taken = source.fill(builder, self._position)
@@ -181,7 +181,7 @@ class BulkJob:
         return bool(self._spans)
 
     def give_up(self, error: PenstockError) -> None:
-        """What is not in a batch yet fails."""
+        """Fail what is not in a batch yet."""
         topic = self.core.accumulator.topics[self.topic]
         while (source := self._source(topic)) is not None:
             failed = Completion(self.topic, -1)
@@ -193,7 +193,7 @@ class BulkJob:
 
 
 class ValuesJob(BulkJob):
-    """A list of values or an iterator, taken a chunk at a time; with keys, one for each, or without."""
+    """A list or iterator of values, taken in chunks; without keys, or with one for each value."""
 
     def __init__(
         self, core: ProducerCore, topic: str, values: Iterable[Any], keys: Iterable[Any] | None,
@@ -226,7 +226,7 @@ class ValuesJob(BulkJob):
         if self._partition is not None:
             return ValueSource(values, keys, stamp_ms, self._partition, places)
         if count == 1:
-            # With and without keys they share a partition, so their order counts.
+            # Records with and without keys share partitions, so their order counts.
             return ValueSource(values, keys, stamp_ms, 0, places)
         self._sources = iter(_by_partition(topic, values, keys, stamp_ms, places))
         return next(self._sources, None)
@@ -266,7 +266,7 @@ def _by_partition(
 
 
 class RecordsJob(BulkJob):
-    """Records one by one, where each may want something else, or somebody wants to see each."""
+    """Records one by one: they differ in more than the value, or an interceptor or partitioner sees each."""
 
     def __init__(self, core: ProducerCore, topic: str, records: Iterable[ProducerRecord]) -> None:
         super().__init__(core, topic)
@@ -312,7 +312,7 @@ def _failed(topic: str, error: Exception) -> Delivery:
 
 
 class ColumnsJob(BulkJob):
-    """The record batches of an Arrow table, with columns value and perhaps key, timestamp, headers, partition."""
+    """The record batches of an Arrow table with columns value and optionally key, timestamp, headers, partition."""
 
     def __init__(self, core: ProducerCore, topic: str, table: Any, partition: int | None) -> None:
         super().__init__(core, topic)
@@ -338,7 +338,7 @@ class ColumnsJob(BulkJob):
         chosen_by_user = self.core.partitioner is not None and "partition" not in names
         if "partition" not in names and not chosen_by_user:
             if count == 1:
-                # With and without keys they share a partition, so their order counts.
+                # Records with and without keys share partitions, so their order counts.
                 return ColumnSource(rows, None, 0, places)
             if "key" not in names:
                 return ColumnSource(rows, None, None, places)
@@ -363,7 +363,7 @@ class ColumnsJob(BulkJob):
 
 
 class _Offset(Sequence[int]):
-    """Row numbers of a record batch as places in the table, without a copy."""
+    """Row numbers of a record batch as indexes in the table, without a copy."""
 
     __slots__ = ("_rows", "_start")
 
@@ -390,7 +390,7 @@ def values_job(
     core: ProducerCore, topic: str, values: Iterable[Any], keys: Iterable[Any] | None,
     partition: int | None, timestamp_ms: int | None,
 ) -> BulkJob:  # fmt: skip
-    """The job for `send_many`: values, or records of which each says more."""
+    """The job for `send_many`: values, or ProducerRecords."""
     if isinstance(values, (bytes, str)):
         raise TypeError(f"send_many takes many values, not one {type(values).__name__}: use send for one")
     iterator = iter(values)

@@ -39,13 +39,13 @@ _log = logging.getLogger("penstock.producer")
 
 AnyHeaders = Mapping[str, bytes | str | None] | Sequence[tuple[str, bytes | str | None]]
 INTERRUPTED_CLOSE_S: Final = 1.0
-"""What close() gives to records that wait when Ctrl-C ends the program."""
+"""The time that close() gives to waiting records after Ctrl-C."""
 NO_HEADERS: Final[Headers] = ()
-PLAIN_HEADERS: Final = (list, tuple, dict)  # the kernel takes these as they are
+PLAIN_HEADERS: Final = (list, tuple, dict)  # the kernel accepts these as they are
 
 
 class ProducerCore:
-    """A producer without a face. Made anywhere; started, ended and woken on its event loop."""
+    """A producer without its public methods. Created anywhere; started and closed on its event loop."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class ProducerCore:
         self.moment = Moment()
         self.interceptors = Interceptors(settings.interceptors)
         self.fast: dict[str, TopicLanes[Delivery]] = {}
-        """Topics whose records may go straight into the lanes, once they are bytes."""
+        """Topics whose records go straight into the kernel's lanes, once they are bytes."""
         self.is_closed = False
         self.on_freed: Callable[[], None] = _no_listener
         self._key = key
@@ -84,7 +84,7 @@ class ProducerCore:
             and not self.interceptors.sees_batches
         )
 
-    # --- beginning and end, on the loop
+    # --- start and end, on the loop
 
     async def start(self) -> None:
         """Find the cluster; raises BootstrapError."""
@@ -98,11 +98,11 @@ class ProducerCore:
             if self.settings.enable_idempotence:
                 raise UnsupportedVersion(connection.node, "idempotent producing (InitProducerId)", (0, 5), None)
             _log.warning(
-                "%s is too old for idempotent producing: a record may be stored twice when a request is repeated",
+                "%s is too old for idempotent producing: a retried record may be stored twice",
                 connection.node,
             )
             self.accumulator.is_numbering = False
-        self._is_fast = self._is_fast and self._takes_headers  # else headers have to be looked for in every record
+        self._is_fast = self._is_fast and self._takes_headers  # otherwise every record has to be checked for headers
         self._stop_listening = self.cluster.on_change(self._cluster_changed)
         self._sender = Sender(
             self.cluster, self.accumulator, self.lock, self.interceptors, self.cluster.clock, self.cluster.random,
@@ -113,7 +113,7 @@ class ProducerCore:
             self._direct_sender = self.accumulator.driver = DirectSender(self._sender, self.accumulator, self.lock)
 
     async def flush(self, timeout_s: float | None) -> bool:
-        """Whether all that was sent before is acknowledged, or has failed, within the time."""
+        """Whether everything sent before is acknowledged or has failed in time."""
         batches = self.hurry()
         try:
             async with asyncio.timeout(timeout_s):
@@ -124,7 +124,7 @@ class ProducerCore:
         return True
 
     async def close(self, timeout_s: float | None) -> None:
-        """Sends what waits, for as long as it may take, gives up the rest, and lets go of everything."""
+        """Send what waits, within the time-out, fail the rest, and close everything."""
         self.stop_accepting()
         self._reports.stop()
         if self._sender is not None:
@@ -132,7 +132,7 @@ class ProducerCore:
                 await self.flush(timeout_s)
             left = len(self.accumulator.undone())
             if left:
-                _log.warning("the producer was closed before %d batches were acknowledged", left)
+                _log.warning("producer closed before all batches were acknowledged: batches=%d", left)
             if self._direct_sender is not None:
                 await self._direct_sender.end()
             await self._sender.end(
@@ -144,7 +144,7 @@ class ProducerCore:
         await self.cluster.close()
 
     def stop_accepting(self) -> None:
-        """No record is taken from now on; from any thread."""
+        """Accept no more records. May be called from any thread."""
         with self.lock:
             self.is_closed = True
             self._is_fast = False
@@ -155,7 +155,7 @@ class ProducerCore:
         self.on_freed()
 
     def hurry(self) -> list[ProducerBatch]:
-        """Makes all that waits due at once; the batches that are not done. From any thread."""
+        """Make all batches due; returns the unfinished ones. May be called from any thread."""
         with self.lock:
             self.accumulator.make_all_due()
             batches = self.accumulator.undone()
@@ -169,7 +169,7 @@ class ProducerCore:
     # --- topics
 
     async def learn_topic(self, topic: str, timeout_ms: int) -> None:
-        """Waits until the partitions of a topic are known; on the loop."""
+        """Wait until the partitions of a topic are known. Called on the loop."""
         view = await self.cluster.wait_for_topic(topic, timeout_ms=timeout_ms)
         self.cluster.follow([topic])
         with self.lock:
@@ -194,11 +194,11 @@ class ProducerCore:
         return None if known is None else frozenset(range(len(known.queues)))
 
     def metrics(self) -> Metrics:
-        """From any thread."""
+        """May be called from any thread."""
         with self.lock:
             return {**self.accumulator.metrics(), "connections": self.cluster.connection_count}
 
-    # --- taking records, from any thread
+    # --- accepting records, on any thread
 
     def append(
         self,
@@ -210,7 +210,7 @@ class ProducerCore:
         timestamp_ms: int | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> Delivery | Blocked:
-        """Puts a record into a batch of its partition; or says what it has to wait for."""
+        """Append a record to a batch of its partition; or return what it has to wait for."""
         with self.lock:
             self.check_open()
             queues = self.accumulator.topics.get(topic)
@@ -234,16 +234,16 @@ class ProducerCore:
                 delivery = opened
                 if self.accumulator.wants_attention and not self._is_expected(queue.open):
                     self.wake()
-            if self.interceptors.sees_records:  # under the lock, so that it comes before the end of the batch
+            if self.interceptors.sees_records:  # with the lock held, so that it comes before the end of the batch
                 self.interceptors.enqueued(EnqueuedRecord(topic, queue.partition, key, value, headers, stamp_ms))
         return delivery
 
     def _is_expected(self, batch: ProducerBatch | None) -> bool:
-        """Whether a thread is likely to come and send the batch."""
+        """Whether a thread is likely to send the batch directly."""
         return self._direct_sender is not None and batch is not None and self._direct_sender.is_expected(batch)
 
     def _choose(self, topic: TopicQueues, key: bytes | None, partition: int | None) -> tuple[PartitionQueue, bool]:
-        """The partition of a record, and whether another would do as well."""
+        """The partition of a record, and whether any other would do."""
         count = len(topic.queues)
         if partition is not None:
             return topic.queues[checked(partition, count, "the partition", topic.name)], False
@@ -256,7 +256,7 @@ class ProducerCore:
         return topic.queues[topic.lanes.sticky], True
 
     def ask_partitioner(self, topic: str, key: bytes | None, partition_count: int) -> int:
-        """What the user's own partitioner says, where there is one."""
+        """The choice of the application's partitioner; -1 without one."""
         if self.partitioner is None:
             return -1
         chosen = self.partitioner(topic, key, partition_count)
@@ -264,16 +264,16 @@ class ProducerCore:
 
     def check_open(self) -> None:
         if self.is_closed:
-            raise ClosedError("the producer is closed", hint="Send before close(), or make a new producer")
+            raise ClosedError("the producer is closed", hint="Send before close(), or create a new producer")
 
     def check_size(self, topic: str, size: int) -> None:
-        """Raises RecordTooLarge for a record that no request may carry."""
+        """Raises RecordTooLarge for a record that exceeds max_request_size."""
         if size > self.settings.max_request_size:
             raise RecordTooLarge(
                 ErrorCode.MESSAGE_TOO_LARGE,
                 where=f"topic {topic}",
                 detail=f"a record of about {size} bytes exceeds max_request_size ({self.settings.max_request_size})",
-                hint="Send less at once, or raise max_request_size, and max.message.bytes of the topic with it",
+                hint="Send smaller records, or raise max_request_size and the topic's max.message.bytes",
             )
 
     def _batched(self, batch: ProducerBatch) -> None:
@@ -294,17 +294,17 @@ class ProducerCore:
 
     @property
     def is_plain(self) -> bool:
-        """Whether bytes need no serializer."""
+        """Whether values are bytes or text, without a serializer."""
         return self._value is None
 
     @property
     def is_record_wise(self) -> bool:
-        """Whether each record has to be looked at by itself: by a partitioner or an interceptor."""
+        """Whether a partitioner or an interceptor has to see each record."""
         return self.partitioner is not None or self.interceptors.sees_records
 
     def check_headers(self) -> None:
         if not self._takes_headers:
-            raise SerializationError("the broker is too old for headers", hint="It needs Kafka 0.11 or newer")
+            raise SerializationError("the broker is too old for headers", hint="Headers need Kafka 0.11 or newer")
 
     def encode_headers(self, headers: AnyHeaders | None) -> Headers:
         """Headers as pairs of text and bytes."""
@@ -329,7 +329,7 @@ def plain_bytes(data: Any, topic: str, what: str) -> bytes | None:
     if isinstance(data, (bytes, bytearray, memoryview)):
         return bytes(data)
     raise SerializationError(
-        f"the {what} for topic {topic} is a {type(data).__name__}, neither bytes nor str",
+        f"the {what} for topic {topic} is a {type(data).__name__}, not bytes or str",
         topic=topic,
         field=what,
         hint=f"Serialize it first, or give the producer a serializer: {what}=Json()",
@@ -337,4 +337,4 @@ def plain_bytes(data: Any, topic: str, what: str) -> bytes | None:
 
 
 def _no_listener() -> None:
-    """Until a face says otherwise."""
+    """The default of `on_freed`."""

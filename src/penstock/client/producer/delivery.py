@@ -17,20 +17,20 @@ from penstock.records.kernel import Ticket
 
 
 class Delivery(Ticket):
-    """The delivery of one record: done when the broker has acknowledged it, or it has failed."""
+    """The delivery of one record: done when the broker has acknowledged it or it has failed."""
 
     __slots__ = ()
 
     def done(self) -> bool:
-        """Whether it is known what became of the record."""
+        """Whether the outcome of the record is known."""
         return self._completion.is_done
 
     def running(self) -> bool:
-        """Whether it is not known yet what became of the record."""
+        """Whether the outcome of the record is not known yet."""
         return not self._completion.is_done
 
     def cancel(self) -> bool:
-        """False: a record that was sent cannot be taken back."""
+        """False: a record that was sent cannot be withdrawn."""
         return False
 
     def cancelled(self) -> bool:
@@ -38,25 +38,25 @@ class Delivery(Ticket):
         return False
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Where the record is; raises what made it fail, or TimeoutError after `timeout` seconds."""
+        """The metadata of the stored record; raises its error, or TimeoutError after `timeout` seconds."""
         outcome = self._outcome(timeout)
         if isinstance(outcome, Exception):
-            raise outcome.with_traceback(None)  # it is shared: each raising would add to its trace
+            raise outcome.with_traceback(None)  # it is shared: each raise would extend its traceback
         return outcome
 
     def exception(self, timeout: float | None = None) -> Exception | None:
-        """What made the record fail, or None; raises TimeoutError after `timeout` seconds."""
+        """The error of the record, or None; raises TimeoutError after `timeout` seconds."""
         outcome = self._outcome(timeout)
         return outcome if isinstance(outcome, Exception) else None
 
     def add_done_callback(self, callback: Callable[[Delivery], object]) -> None:
-        """Calls `callback(delivery)` when it is done, in the producer's thread; at once if it is."""
+        """Call `callback(delivery)` when it is done, on the producer's thread; at once if it is."""
         batch = self.batch
         if not batch.callbacks.add(self, callback):
             batch.add_callback(self, callback)
 
     def to_future(self) -> Future[RecordMetadata]:
-        """A `concurrent.futures.Future` of the same, for those who combine futures."""
+        """The same as a `concurrent.futures.Future`."""
         future: Future[RecordMetadata] = Future()
         future.set_running_or_notify_cancel()
         self.add_done_callback(lambda delivery: _resolve(future, delivery._now()))
@@ -98,7 +98,7 @@ class Delivery(Ticket):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """`count` records of a batch, from index `first` on; `places` are theirs among all that were sent."""
+    """`count` records of a batch, from index `first` on; `places` are their indexes among all that were sent."""
 
     batch: Completion
     first: int
@@ -108,7 +108,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """`count` records that lie one after the other in a partition, from `base_offset` on (-1: not told)."""
+    """`count` consecutive records of a partition, from `base_offset` on (-1: unknown)."""
 
     partition: int
     base_offset: int
@@ -117,7 +117,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class BulkMetadata:
-    """Where many records are: `stored` in the order in which they were sent, by partition."""
+    """Where many records are stored: `stored` in the order in which they were sent, by partition."""
 
     topic: str
     count: int
@@ -125,7 +125,7 @@ class BulkMetadata:
 
 
 class BulkDelivery:
-    """The delivery of many records: done when every one is acknowledged or has failed."""
+    """The delivery of many records: done when each is acknowledged or has failed."""
 
     __slots__ = ("_spans", "count", "topic")
 
@@ -144,28 +144,28 @@ class BulkDelivery:
         return not self.done()
 
     def cancel(self) -> bool:
-        """False: records that were sent cannot be taken back."""
+        """False: records that were sent cannot be withdrawn."""
         return False
 
     def cancelled(self) -> bool:
         return False
 
     def result(self, timeout: float | None = None) -> BulkMetadata:
-        """Where the records are; raises what made the first of the failed ones fail, or TimeoutError."""
+        """The metadata of the stored records; raises the error of the first failed record, or TimeoutError."""
         error = self.exception(timeout)
         if error is not None:
             raise error.with_traceback(None)
         return self._metadata()
 
     def exception(self, timeout: float | None = None) -> Exception | None:
-        """What made the first of the failed records fail, or None if all are stored."""
+        """The error of the first failed record, or None if all are stored."""
         if not wait_for_all([span.batch for span in self._spans], timeout):
             raise TimeoutError(f"not all of {self.count} records for {self.topic} were acknowledged within {timeout} s")
         failures = self.failures()
         return failures[0][1] if failures else None
 
     def failures(self) -> list[tuple[int, Exception]]:
-        """The records that have failed so far, each by its place among those sent."""
+        """The errors of failed records, by their index among those sent."""
         failed: list[tuple[int, Exception]] = []
         for span in self._spans:
             if span.batch.is_done and not _is_stored_whole(span):
@@ -175,7 +175,7 @@ class BulkDelivery:
         return sorted(failed, key=lambda pair: pair[0])
 
     def add_done_callback(self, callback: Callable[[BulkDelivery], object]) -> None:
-        """Calls `callback(delivery)` once, when all is done, in the producer's thread; at once if it is."""
+        """Call `callback(delivery)` once, when all are done, on the producer's thread; at once if they are."""
         everything = Completion(self.topic, -1)
         everything.when_done(lambda: _ignore(callback(self)))
         if self._spans:
@@ -224,7 +224,7 @@ def _stored(span: Span) -> list[Stored]:
     if not span.batch.is_divided:
         base = span.batch.base_offset
         return [Stored(span.batch.partition, base + span.first if base >= 0 else -1, span.count)]
-    # Only a batch that the broker found too large comes here, so a look at each record may be taken.
+    # Only batches that were too large for the broker come here, so visiting each record is acceptable.
     places = [cast(RecordMetadata, span.batch.outcome_of(span.first + number)) for number in range(span.count)]
     return [Stored(place.partition, place.offset, 1) for place in places]
 
@@ -237,4 +237,4 @@ def _resolve(future: Future[Any], outcome: object) -> None:
 
 
 def _ignore(_: object) -> None:
-    """Callbacks may return what they like."""
+    """The return value of callbacks is ignored."""

@@ -38,13 +38,13 @@ from penstock.wire.schemas.produce import ProduceRequest, ProduceResponse
 _MOST_ANSWER_BYTES: Final = 1024 * 1024
 _MAX_CORRELATION: Final = 2**31 - 1
 _AWAKE_S: Final = 300e-6
-_WORTH_S: Final = 1e-3  # beyond this, to be woken is a small part of what an answer takes
+_WORTH_S: Final = 1e-3  # for slower responses, the wake-up is a small part of the time
 _SLOW_S: Final = 2e-3
 _WAKING_S: Final = 60e-6
-_MEMORY: Final = 8  # answers, of which the usual time is the mean
+_MEMORY: Final = 8  # responses in the moving average
 _EMPTY: Final = b""
 
-# With one processor the broker could not answer before the thread sleeps.
+# With one processor the broker cannot answer while this thread polls.
 _MAY_STAY_AWAKE: Final = (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1) > 1
 
 _yield_processor: Final[Callable[[], object]] = getattr(os, "sched_yield", partial(time.sleep, 0))
@@ -53,12 +53,12 @@ Ended = Callable[[ProduceResponse | PenstockError], None]
 
 
 class DirectConnection:
-    """Made by `open_side_link`. Everything that fails here raises a PenstockError, and the link is of no use then."""
+    """Opened by `open_direct_connection`. Every failure raises a PenstockError; the connection is unusable then."""
 
     def __init__(self, sock: socket.socket, node: str, version: int, client_id: str | None) -> None:
         self.node = node
         self.version = version
-        self.is_busy = False  # a request is on its way
+        self.is_busy = False  # a request is in flight
         self._is_held = False  # by a thread
         self._is_closing = False
         self._sock = sock
@@ -73,17 +73,17 @@ class DirectConnection:
     # --- the thread that waits
 
     def hold(self) -> None:
-        """Before a request: the link is the calling thread's until `let_go`."""
+        """Before a request: the calling thread owns the connection until `let_go`."""
         self.is_busy = self._is_held = True
 
     def let_go(self) -> None:
-        """The calling thread is done with the link; if it was closed meanwhile, the socket goes now."""
+        """The calling thread is done; if the connection was closed meanwhile, the socket is closed now."""
         self._is_held = False
         if self._is_closing:
             self._sock.close()
 
     def send(self, message: ProduceRequest) -> None:
-        """The request is on its way when this returns."""
+        """Send a request; it is in flight when this returns."""
         self._correlation_id = self._correlation_id % _MAX_CORRELATION + 1
         chunks = encode_request(ApiKey.PRODUCE, self.version, self._correlation_id, self._client_id, message)
         data = _EMPTY.join(chunks)  # type: ignore[arg-type]
@@ -92,10 +92,10 @@ class DirectConnection:
         except OSError as error:
             raise NotConnected(self.node, f"the connection broke: {error}") from error
         if sent < len(data):
-            raise NotConnected(self.node, "it takes no more at the moment")
+            raise NotConnected(self.node, "its send buffer is full")
 
     def answer(self, patience_s: float) -> ProduceResponse | None:
-        """The answer to what was sent; None if it is not here in time: then it is still to come."""
+        """The response; None if it does not arrive in time, but may arrive later."""
         began_s = time.perf_counter()
         awake_until_s = self._doze(began_s) if patience_s > _WORTH_S else began_s
         receiver, receive = self._receiver, self._sock.recv_into
@@ -105,7 +105,7 @@ class DirectConnection:
             except BlockingIOError:
                 now_s = time.perf_counter()
                 if now_s < awake_until_s:
-                    _yield_processor()  # the broker may be waiting for this very processor
+                    _yield_processor()  # the broker may be waiting for this processor
                     continue
                 left_s = began_s + patience_s - now_s
                 if left_s <= 0 or not self._poll.poll(left_s * 1000):
@@ -123,10 +123,10 @@ class DirectConnection:
                     self._usual_s += (took_s - self._usual_s) / _MEMORY
                     return self._decoded(frames)
             except WireError as error:
-                raise ProtocolViolation(self.node, f"as answer to Produce: {error}") from error
+                raise ProtocolViolation(self.node, f"in response to Produce: {error}") from error
 
     def _doze(self, now_s: float) -> float:
-        """Sleeps for as long as the answer certainly takes; until when to stay awake after that."""
+        """Sleep for half of the usual response time; returns until when to poll after that."""
         usual_s = self._usual_s
         if usual_s >= _WORTH_S or not _MAY_STAY_AWAKE:
             return now_s
@@ -138,7 +138,7 @@ class DirectConnection:
     def _decoded(self, frames: list[bytes | memoryview]) -> ProduceResponse:
         header, position = decode_response(ApiKey.PRODUCE, self.version, frames[0])
         if header.correlation_id != self._correlation_id or len(frames) > 1:
-            raise WireError(f"correlation id {header.correlation_id}, {self._correlation_id} was expected")
+            raise WireError(f"correlation id {header.correlation_id}, expected {self._correlation_id}")
         message, _ = response_codec(ApiKey.PRODUCE, self.version).decode(frames[0], position)
         if not isinstance(message, ProduceResponse):
             raise WireError(f"a {type(message).__name__}")
@@ -147,7 +147,7 @@ class DirectConnection:
     # --- the event loop
 
     def watch(self, loop: asyncio.AbstractEventLoop, timeout_ms: float, on_end: Ended) -> None:
-        """Goes on on the loop: `on_end` is told the answer, or why there will be none."""
+        """Wait for the response on the loop: `on_end` is called with it, or with the error."""
 
         def look() -> None:
             try:
@@ -169,7 +169,7 @@ class DirectConnection:
         loop.add_reader(self._sock, look)
 
     def unwatch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """From now on the link may be used by a thread again."""
+        """Stop waiting: a thread may use the connection again."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -177,19 +177,19 @@ class DirectConnection:
             loop.remove_reader(self._sock)
 
     def close(self, loop: asyncio.AbstractEventLoop) -> None:
-        """On the loop. A thread that waits for an answer is told that there will be none; again is harmless."""
+        """On the loop. A thread that waits for a response gets NotConnected. It may be called twice."""
         self.unwatch(loop)
         if self._sock.fileno() < 0:
             return
-        with contextlib.suppress(OSError):  # the broker was faster
+        with contextlib.suppress(OSError):  # the broker has closed it
             self._sock.shutdown(socket.SHUT_RDWR)
-        self._is_closing = True  # first, so that of two threads at least one sees what the other did
+        self._is_closing = True  # first, so that of two threads at least one sees it
         if not self._is_held:
             self._sock.close()
 
 
 async def open_direct_connection(connection: Connection, version: int, timeout_ms: float) -> DirectConnection | None:
-    """A second way to the broker of a connection; None where it needs TLS. Raises NotConnected."""
+    """A second connection to the same broker; None if it needs TLS. Raises NotConnected."""
     peer = connection.plain_peer
     if peer is None:
         return None
@@ -210,13 +210,13 @@ async def open_direct_connection(connection: Connection, version: int, timeout_m
 
 
 _log = logging.getLogger("penstock.producer")
-# How long a record may lie for which nobody waits after all. Shorter ticks cost every record: at 2 ms the loop's thread
-# is in the broker's way so often that an exchange takes half as long again.
+# How long a record may lie if no thread comes to send it. Shorter ticks cost every record: at 2 ms the loop's thread
+# competes with the broker so often that an exchange takes half as long again.
 _TICK_MS: Final = 10.0
 _LYING_MS: Final = 1.0
 _MOST_IDLE_TICKS: Final = 5
 _CONVINCING_WAITS: Final = 3
-_MOST_BYTES: Final = 16 * 1024  # what a socket takes at once
+_MOST_BYTES: Final = 16 * 1024  # what a socket accepts at once
 _PATIENCE_S: Final = 0.05
 _OPEN_TIMEOUT_MS: Final = 1_000.0
 _REOPEN_S: Final = 1.0
@@ -225,7 +225,7 @@ _LOOK_AGAIN_S: Final = 0.5
 
 
 class DirectSender:
-    """Made, ticked and ended on the producer's event loop; `drive` is called by threads that wait."""
+    """Created, ticked and ended on the producer's event loop; `drive` is called by threads that wait."""
 
     def __init__(self, sender: Sender, accumulator: Accumulator, lock: AbstractContextManager[Any]) -> None:
         self._sender = sender
@@ -238,11 +238,11 @@ class DirectSender:
         self._links: dict[int, DirectConnection] = {}
         self._opening: dict[int, asyncio.Task[None]] = {}
         self._not_before: dict[int, float] = {}
-        self._left_over: dict[DirectConnection, OutgoingRequest] = {}  # whose answers the loop waits for
+        self._left_over: dict[DirectConnection, OutgoingRequest] = {}  # whose responses the loop waits for
         self._stop_listening = sender.on_news(self._abandon_moved)
         self._is_on = False
         self._is_ended = False
-        self._waits = 0  # in a row, each for the only batch that there was
+        self._waits = 0  # in a row, each for the only batch
         self._driven = 0
         self._driven_before = 0
         self._idle_ticks = 0
@@ -250,13 +250,13 @@ class DirectSender:
     # --- the threads
 
     def is_expected(self, batch: ProducerBatch) -> bool:
-        """Whether somebody is likely to come and send this batch, so that the loop need not be told of it."""
+        """Whether a thread is likely to send this batch, so that the loop need not be woken."""
         return self._is_on and self._accumulator.is_all(batch)
 
     def drive(self, batch: ProducerBatch, timeout_s: float | None) -> float | None:
-        """Sends a batch for whose end the calling thread is about to wait, and receives the answer, if that can be.
+        """Send a batch that the calling thread is about to wait for, and receive the response, if possible.
 
-        How much of the time is left to wait for.
+        Returns how much of the time is left.
         """
         if threading.get_ident() == self._loop_thread or self._process_id != os.getpid():
             return timeout_s
@@ -278,7 +278,7 @@ class DirectSender:
         return True
 
     def _look_at(self, batch: ProducerBatch) -> None:
-        """Takes note of a wait; after some of a kind the next are prepared for."""
+        """Count a wait; after several for lone records, prepare for sending the next ones directly."""
         self._waits = self._waits + 1 if self._accumulator.is_all(batch) else 0
         if self._waits == _CONVINCING_WAITS:
             self._waits = 0
@@ -306,7 +306,7 @@ class DirectSender:
 
     def _exchange(self, link: DirectConnection, request: OutgoingRequest, patience_s: float) -> None:
         response: ProduceResponse | None = None
-        # Until it is sent for certain, there is no use in waiting for an answer.
+        # Until it is certainly sent, there is no response to wait for.
         error: Exception | None = NotConnected(link.node, "the sending was interrupted")
         is_acknowledged = False
         try:
@@ -314,9 +314,9 @@ class DirectSender:
             error = None
             response = link.answer(patience_s)
             is_acknowledged = response is not None and self._sender.acknowledged_alone(request, response)
-        except Exception as failure:  # noqa: BLE001 - whatever it is, the batch's delivery says it
+        except Exception as failure:  # noqa: BLE001 - the batch's delivery raises it
             error = failure
-        finally:  # Ctrl-C too: the loop goes on
+        finally:  # after Ctrl-C, too, the loop takes over
             link.let_go()
             if is_acknowledged:
                 link.is_busy = False
@@ -326,10 +326,10 @@ class DirectSender:
     def _post(self, fn: Callable[..., object], *arguments: Any) -> None:
         try:
             self._loop.call_soon_threadsafe(fn, *arguments)
-        except RuntimeError:  # the loop is closed: whoever waits is told by the sender's end
+        except RuntimeError:  # the loop is closed: the sender's end fails the batch
             _log.debug("the event loop had ended while a thread was sending")
 
-    # --- the loop: what threads leave to it
+    # --- the loop: what threads leave behind
 
     def _go_on(
         self, link: DirectConnection, request: OutgoingRequest, outcome: ProduceResponse | Exception | None
@@ -348,7 +348,7 @@ class DirectSender:
             self._sender.overdue(request.node)
 
     def _abandon_moved(self) -> None:
-        """Gives up links that are silent while others lead what was sent there."""
+        """Close silent connections to brokers whose partitions have another leader by now."""
         for link, request in list(self._left_over.items()):
             if any(map(self._sender.has_moved, request.batches)):
                 link.unwatch(self._loop)
@@ -372,7 +372,7 @@ class DirectSender:
                 del self._links[node]
             self._not_before[node] = self._loop.time() + _REOPEN_S
 
-    # --- the loop: when it is worth while
+    # --- the loop: when direct sending pays
 
     def _begin(self, node: int) -> None:
         if self._is_ended or node < 0:
@@ -391,10 +391,10 @@ class DirectSender:
 
     async def _open(self, node: int) -> None:
         try:
-            way = self._sender.way_to(node)
+            way = self._sender.connection_to(node)
             link = None if way is None else await open_direct_connection(*way, _OPEN_TIMEOUT_MS)
         except PenstockError as error:
-            _log.debug("%s", error)
+            _log.debug("direct connection failed: error=%s", error)
             link = None
         finally:
             del self._opening[node]
@@ -408,7 +408,7 @@ class DirectSender:
             self._begin(node)
 
     def _tick(self) -> None:
-        """Goes on for as long as threads come to send."""
+        """Continue as long as threads send directly."""
         if self._is_ended:
             return
         with self._lock:
@@ -424,7 +424,7 @@ class DirectSender:
             self._rest()
 
     def _rest(self) -> None:
-        """Nobody takes a link now: the loop notices if a broker closes one, and lets go of all after a while."""
+        """No thread sends now: the loop notices closed connections, and closes all after a while."""
         for node, link in self._links.items():
             if not link.is_busy:
                 link.watch(self._loop, _KEEP_S * 1000, partial(self._unused, node, link))
@@ -434,7 +434,7 @@ class DirectSender:
         self._not_before.pop(node, None)
 
     async def end(self) -> None:
-        """Threads that wait for an answer are told that there will be none."""
+        """Close all connections; threads that wait for a response get an error."""
         self._is_ended = True
         self._stop_listening()
         with self._lock:

@@ -33,7 +33,7 @@ class EnqueuedRecord(NamedTuple):
 
 
 class BatchInfo(NamedTuple):
-    """What there is to know of a batch. `attempt` counts from 1 when it is sent; `node` is -1 before that."""
+    """A batch. `attempt` counts from 1 when it is sent; `node` is -1 before that."""
 
     topic: str
     partition: int
@@ -45,22 +45,22 @@ class BatchInfo(NamedTuple):
 
 
 class ProducerInterceptor:
-    """Override what you want to see."""
+    """Override the stages that you want to observe."""
 
     def enqueued(self, record: EnqueuedRecord) -> None:
         """A record was put into a batch."""
 
     def batched(self, batch: BatchInfo) -> None:
-        """A batch was closed; no more records go into it."""
+        """A batch was closed; it accepts no more records."""
 
     def sent(self, batch: BatchInfo) -> None:
-        """A batch was handed to the connection to its leader."""
+        """A batch was passed to the connection to its leader."""
 
     def acknowledged(self, batch: BatchInfo, base_offset: int) -> None:
-        """The broker has the batch, its first record at `base_offset`; -1 if it did not say."""
+        """The batch is stored, its first record at `base_offset` (-1: unknown)."""
 
     def failed(self, batch: BatchInfo, error: Exception) -> None:
-        """The batch will not be tried again; `error` is what its deliveries raise."""
+        """The batch will not be retried; its deliveries raise `error`."""
 
 
 class Interceptors:
@@ -78,37 +78,37 @@ class Interceptors:
         for each in self._per_record:
             try:
                 each.enqueued(record)
-            except Exception:  # noqa: BLE001 - an interceptor looks on, and must not stop what it sees
+            except Exception:  # noqa: BLE001 - an interceptor only observes
                 _log_exception(each, "enqueued")
 
     def batched(self, batch: BatchInfo) -> None:
         for each in self._all:
             try:
                 each.batched(batch)
-            except Exception:  # noqa: BLE001 - an interceptor looks on, and must not stop what it sees
+            except Exception:  # noqa: BLE001 - an interceptor only observes
                 _log_exception(each, "batched")
 
     def sent(self, batch: BatchInfo) -> None:
         for each in self._all:
             try:
                 each.sent(batch)
-            except Exception:  # noqa: BLE001 - an interceptor looks on, and must not stop what it sees
+            except Exception:  # noqa: BLE001 - an interceptor only observes
                 _log_exception(each, "sent")
 
     def acknowledged(self, batch: BatchInfo, base_offset: int) -> None:
         for each in self._all:
             try:
                 each.acknowledged(batch, base_offset)
-            except Exception:  # noqa: BLE001 - an interceptor looks on, and must not stop what it sees
+            except Exception:  # noqa: BLE001 - an interceptor only observes
                 _log_exception(each, "acknowledged")
 
     def failed(self, batch: BatchInfo, error: Exception) -> None:
         for each in self._all:
             try:
                 each.failed(batch, error)
-            except Exception:  # noqa: BLE001 - an interceptor looks on, and must not stop what it sees
+            except Exception:  # noqa: BLE001 - an interceptor only observes
                 _log_exception(each, "failed")
 
 
 def _log_exception(interceptor: object, stage: str) -> None:
-    _log.exception("interceptor %s raised in %s(); sending goes on", type(interceptor).__name__, stage)
+    _log.exception("interceptor %s raised in %s()", type(interceptor).__name__, stage)

@@ -46,18 +46,18 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("penstock.producer")
 _EXIT_FLUSH_S: Final = 5.0
-_CLOSE_GRACE_S: Final = 5.0  # for letting go of connections, after the time that close() gives to what waits
+_CLOSE_GRACE_S: Final = 5.0  # for closing connections, after the time-out of close()
 _time_ns = time.time_ns
 
 
 class Producer(Generic[K, V]):
-    """Sends records. Connects when it is made: raises BootstrapError if no broker is to be had.
+    """Sends records; thread-safe.
 
-    `key` and `value` are serializers, objects with `encode(topic, value)` or functions of the value; without them
-    bytes and str are taken.
+    `key` and `value` are serializers, objects with `encode(topic, value)`, or functions of the value. Without them,
+    keys and values are bytes or str.
     """
 
-    _is_closed = True  # until it is open: __del__ sees producers that were given a wrong keyword, too
+    _is_closed = True  # until it is open: __del__ runs after a failed __init__, too
 
     def __init__(
         self,
@@ -100,13 +100,13 @@ class Producer(Generic[K, V]):
         timestamp_ms: int | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> Delivery:
-        """Hands a record over. Raises BufferFull when there was no room for max_block_ms, SerializationError,
-        RecordTooLarge, ClosedError; what a broker says comes by the Delivery.
+        """Enqueue a record. Raises BufferFull if memory was full for max_block_ms, SerializationError, RecordTooLarge,
+        ClosedError; errors of brokers are raised by the Delivery.
 
         `on_delivery(error, metadata)` is called once, when the record is acknowledged (`error` is None) or has failed
-        (`metadata.offset` is -1). Callbacks of a partition come in the order of its records, in the producer's own
-        thread: one that blocks holds up this producer and all other blocking clients of the process. What it raises
-        is logged and changes nothing. `flush` and `close` return after the callbacks were called.
+        (`metadata.offset` is -1). Callbacks of a partition run in the order of its records, on the thread of the event
+        loop: one that blocks delays all blocking clients of the process. What it raises is logged. `flush` and `close`
+        return after the callbacks have run.
         """
         if self._encodes:
             key, value = self._core.encode_key(topic, key), self._core.encode_value(topic, value)  # type: ignore[assignment]
@@ -120,7 +120,7 @@ class Producer(Generic[K, V]):
                 if delivery is not None:
                     return delivery
             except (TypeError, ValueError, OverflowError):
-                pass  # `_send_slowly` says which argument is wrong
+                pass  # `_send_slowly` finds out which argument is wrong
         return self._send_slowly(topic, value, key, headers, partition, timestamp_ms, on_delivery)
 
     def _send_slowly(
@@ -166,18 +166,18 @@ class Producer(Generic[K, V]):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> BulkDelivery:
-        """Hands many records over: values, with one of `keys` each if there are any, or `ProducerRecord`s.
+        """Enqueue many records: values, with one key each if `keys` is given, or `ProducerRecord`s.
 
-        Waits as `send` does. When there is no room any more after some were taken, those that were not fail in the
-        delivery, with BufferFull.
+        Waits as `send` does. If memory stays full after some records were accepted, the others fail in the delivery,
+        with BufferFull.
         """
         return self._bulk(values_job(self._core, topic, values, keys, partition, timestamp_ms))
 
     def send_arrow(
         self, topic: str, table: pyarrow.Table | pyarrow.RecordBatch, *, partition: int | None = None
     ) -> BulkDelivery:
-        """Hands the rows of a table over: its columns `value` and, where there are any, `key`, `timestamp`, `headers`
-        and `partition`. Serializers are not asked. Interceptors see its batches, not its records."""
+        """Enqueue the rows of a table: its columns `value` and, if present, `key`, `timestamp`, `headers` and
+        `partition`. Serializers are not used. Interceptors see its batches, not its records."""
         return self._bulk(ColumnsJob(self._core, topic, table, partition))
 
     def _bulk(self, job: BulkJob) -> BulkDelivery:
@@ -192,15 +192,15 @@ class Producer(Generic[K, V]):
         return job.delivery()
 
     def _wait(self, blocked: Blocked, topic: str, deadline_s: float) -> None:
-        """Until there may be a way; raises when there was none in time."""
+        """Wait for memory or metadata; raises if there is none in time."""
         left_s = deadline_s - time.monotonic()
         if blocked is Blocked.NO_TOPIC:
             self._background.run(self._core.learn_topic(topic, max(int(left_s * 1000), 1)), left_s + 1)
             return
         if self._background.on_loop:
             raise BufferFull(
-                "there is no room, and a delivery callback cannot wait for it",
-                hint="Hand the work to another thread, or raise buffer_memory",
+                "memory is full, and a delivery callback cannot wait for it",
+                hint="Send from another thread, or raise buffer_memory",
             )
         with self._room:
             self._waiting_for_room += 1
@@ -224,24 +224,24 @@ class Producer(Generic[K, V]):
     # --- waiting
 
     def flush(self, timeout: float | None = None) -> None:
-        """Waits until all that was sent before is acknowledged or has failed, and the callbacks were called.
+        """Wait until everything sent before is acknowledged or has failed, and the callbacks have run.
 
         Raises TimedOut after `timeout` seconds.
         """
         deadline_s = None if timeout is None else time.monotonic() + timeout
         batches = self._core.hurry()
         if self._background.on_loop:
-            raise ClosedError("flush() was called in a delivery callback, where it would wait for itself")
+            raise ClosedError("flush() in a delivery callback would wait for itself")
         if not wait_for_all(batches, timeout):
             left = sum(not batch.is_done for batch in batches)
-            raise TimedOut(f"{left} batches were not acknowledged within {timeout} s", hint="They are still tried")
+            raise TimedOut(f"{left} batches were not acknowledged within {timeout} s", hint="They are still being sent")
         if self._core.accumulator.usage.has_callbacks:
-            # They are called on the loop as soon as their batch is done, so they are through when this is.
+            # Callbacks run on the loop as soon as their batch is done, so they have run when this has.
             left_s = None if deadline_s is None else max(deadline_s - time.monotonic(), 0)
             self._background.run(_turn(), left_s)
 
     def partitions_for(self, topic: str) -> frozenset[int]:
-        """The partitions of a topic; waits up to max_block_ms if it is not known yet."""
+        """The partitions of a topic; waits up to max_block_ms if they are not known yet."""
         partitions = self._core.partitions_of(topic)
         if partitions is None:
             self._wait(Blocked.NO_TOPIC, topic, time.monotonic() + self._settings.max_block_ms / 1000)
@@ -249,17 +249,17 @@ class Producer(Generic[K, V]):
         return partitions
 
     def metrics(self) -> Metrics:
-        """What this producer has counted since it was made, and what is so at the moment; from any thread.
+        """Counters since this producer was created, and current values; may be called from any thread.
 
-        `on_statistics` is called with the same every `statistics_interval_ms`, in the producer's own thread; see
-        `send` for what that means.
+        `on_statistics` is called with the same dictionary every `statistics_interval_ms`, on the thread of the event
+        loop, which it must not block.
         """
         return self._core.metrics()
 
     def close(self, timeout: float | None = None) -> None:
-        """Sends what waits, for at most `timeout` seconds, and lets go of everything; again is harmless.
+        """Send what waits, for at most `timeout` seconds, and close all connections. It may be called twice.
 
-        Without a time-out it takes at most delivery_timeout_ms. Records that were not acknowledged then fail with
+        Without a time-out it takes at most delivery_timeout_ms. Records that are not acknowledged by then fail with
         ClosedError.
         """
         with self._closing:
@@ -275,7 +275,7 @@ class Producer(Generic[K, V]):
             else:
                 self._background.run(self._core.close(limit_s), limit_s + _CLOSE_GRACE_S)
         except BaseException:
-            # Ctrl-C, most likely: what waits is given up at once.
+            # Most likely Ctrl-C: fail what waits at once.
             self._background.call(_close_now, self._core)
             raise
         finally:
@@ -287,15 +287,13 @@ class Producer(Generic[K, V]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Who presses Ctrl-C does not want to wait for a broker that may be gone.
+        # After Ctrl-C, do not wait long for a broker that may be down.
         is_interrupted = kind is not None and not issubclass(kind, Exception)
         self.close(INTERRUPTED_CLOSE_S if is_interrupted else None)
 
     def __del__(self) -> None:
         if not self._is_closed:
-            warnings.warn(
-                "a Producer was not closed; what it was sent is still delivered", ResourceWarning, stacklevel=2
-            )
+            warnings.warn("a Producer was not closed; its records are still delivered", ResourceWarning, stacklevel=2)
             self._is_closed = True
             _abandon(self._background, self._core, self._settings.delivery_timeout_ms / 1000)
 
@@ -317,7 +315,7 @@ async def _started(
 
 
 async def _turn() -> None:
-    """One turn of the loop."""
+    """Does nothing: waiting for it is waiting for one turn of the loop."""
 
 
 def _close_now(core: ProducerCore) -> None:
@@ -329,7 +327,7 @@ def _close_now(core: ProducerCore) -> None:
 
 
 def _abandon(background: Background, core: ProducerCore, timeout_s: float) -> None:
-    """Nobody holds the producer any more: its records go out, and then everything is let go of."""
+    """The producer was garbage-collected: send its records, then close everything."""
     import asyncio
 
     core.stop_accepting()
@@ -338,7 +336,7 @@ def _abandon(background: Background, core: ProducerCore, timeout_s: float) -> No
         try:
             await core.close(timeout_s)
         finally:
-            # The last user's release joins the loop's thread, which this is.
+            # The last release joins the loop's thread, which this is.
             threading.Thread(target=background.release, name="penstock-release", daemon=True).start()
 
     def begin() -> None:
@@ -359,13 +357,13 @@ def _at_exit() -> None:
         left = len(producer._core.accumulator.undone())
         _log.warning(
             "a producer was not closed before the interpreter's exit; %s",
-            f"up to {_EXIT_FLUSH_S:.0f} s are given to what it has to send" if left else "nothing is left to send",
+            f"sending its records for up to {_EXIT_FLUSH_S:.0f} s" if left else "it has nothing left to send",
         )
         try:
             producer.close(max(deadline_s - time.monotonic(), 0))
-        except Exception:  # noqa: BLE001 - the interpreter ends, whatever is wrong
+        except Exception:  # noqa: BLE001 - the interpreter ends anyway
             _log.exception("a producer could not be closed")
 
 
-# After Background's own, since that was imported first: handlers run in reverse order, so the loop is still there.
+# Registered after Background's handler, so it runs before that one, while the loop is still there.
 atexit.register(_at_exit)

@@ -40,18 +40,18 @@ SEQUENCES: Final = 2**31
 MAX_EPOCH: Final = 2**15 - 1
 NO_SEQUENCE: Final = -1
 _KNOWN_FOR_MS: Final = 3_600_000.0
-"""Brokers forget a producer that writes nothing for long: by default a day, but that is a setting."""
+"""Brokers forget an idle producer, after a day by default."""
 
 
 class ProducerId(NamedTuple):
-    """What InitProducerId gives."""
+    """The result of InitProducerId."""
 
     id: int
     epoch: int
 
 
 class Numbers(NamedTuple):
-    """What a batch carries."""
+    """The producer id, epoch and first sequence number of a batch."""
 
     producer_id: int
     producer_epoch: int
@@ -67,7 +67,7 @@ def advance(sequence: int, count: int) -> int:
 
 
 class PartitionSequences:
-    """The numbers of one partition."""
+    """The sequence numbers of one partition."""
 
     __slots__ = ("_known_until_ms", "needs_reset", "next_sequence", "owner")
 
@@ -78,35 +78,35 @@ class PartitionSequences:
         self._known_until_ms = 0.0
 
     def adopt(self, producer: ProducerId) -> None:
-        """Begins under an id that this partition has not used yet, at sequence 0."""
+        """Start at sequence 0 under an id that this partition has not used yet."""
         self.owner = producer
         self.next_sequence = 0
         self.needs_reset = False
         self._known_until_ms = 0.0
 
     def may_be_unknown(self, now_ms: float) -> bool:
-        """Whether the broker may not know the owner."""
+        """Whether the broker may not know this producer id and epoch."""
         return self.owner is not None and now_ms >= self._known_until_ms
 
     def stored(self, numbers: Numbers, now_ms: float) -> None:
-        """A broker has the batch with these numbers."""
+        """The batch with these numbers is stored."""
         if self.owner == (numbers.producer_id, numbers.producer_epoch):
             self._known_until_ms = now_ms + _KNOWN_FOR_MS
 
     def take(self, count: int) -> Numbers:
-        """The numbers of the next batch, of `count` records."""
+        """The numbers of the next batch of `count` records."""
         if self.owner is None:
-            raise ValueError("numbers were asked for before there was a producer id")
+            raise ValueError("sequence numbers need a producer id")
         numbers = Numbers(self.owner.id, self.owner.epoch, self.next_sequence)
         self.next_sequence = advance(self.next_sequence, count)
         return numbers
 
     def mark_gap(self) -> None:
-        """Numbers that were given out will never be stored; nothing new may go before a reset."""
+        """Some numbers will never be stored; nothing new may be sent before a reset."""
         self.needs_reset = self.owner is not None
 
     def reset(self) -> bool:
-        """Starts anew in the next epoch; False if there is none left: a new producer id must be adopted."""
+        """Start over in the next epoch; False if there is none left: a new producer id must be adopted."""
         if self.owner is None or self.owner.epoch >= MAX_EPOCH:
             return False
         self.adopt(ProducerId(self.owner.id, self.owner.epoch + 1))
@@ -119,11 +119,11 @@ class Timestamps(Protocol):
     def __getitem__(self, index: int, /) -> int: ...
 
     def run_at(self, index: int) -> tuple[int, int, int]:
-        """The timestamp of a record, and from which record on up to which, not including it, it is the same."""
+        """The timestamp of a record, and the range of records [first, end) that share it."""
 
 
 class TimestampRuns:
-    """Timestamps as runs (first record, its time): a run lasts up to the next one."""
+    """Timestamps as runs of (first record, timestamp); a run ends where the next one starts."""
 
     __slots__ = ("_firsts", "_times_ms")
 
@@ -147,7 +147,7 @@ _new_metadata: Final[Any] = tuple.__new__
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record is. `offset` is -1 if the broker did not say (acks=0); `timestamp` is in milliseconds."""
+    """Where a record is stored. `offset` is -1 if it is unknown (acks=0); `timestamp` is in milliseconds."""
 
     topic: str
     partition: int
@@ -156,11 +156,11 @@ class RecordMetadata(NamedTuple):
 
 
 OnDelivery = Callable[[Exception | None, RecordMetadata], object]
-"""What `send` takes as `on_delivery`: the error or None, and where the record is; its offset is -1 if it failed."""
+"""`on_delivery` of `send`: called with the error or None, and the metadata, whose offset is -1 after an error."""
 
 
 class Completion:
-    """Pending, then acknowledged, failed or answered by its parts; never anything else after that."""
+    """Pending at first; then acknowledged, failed, or divided into parts, and final."""
 
     __slots__ = (
         "_lock",
@@ -194,7 +194,7 @@ class Completion:
     # --- ending
 
     def acknowledge(self, base_offset: int, stamps: Timestamps | int) -> None:
-        """The broker has the records, from `base_offset` on (-1: it did not say)."""
+        """The records are stored from `base_offset` on (-1: unknown)."""
         self.base_offset = base_offset
         self.stamps = stamps
         self._end(None)
@@ -203,7 +203,7 @@ class Completion:
         self._end(error)
 
     def divide(self, parts: Sequence[tuple[int, Completion, int]]) -> None:
-        """From now on the records from index `first` on are those of `part` from its index `at` on."""
+        """From now on, the records from index `first` on are those of `part` from index `at` on."""
         self._starts = [first for first, _, _ in parts]
         self._parts = [(part, at) for _, part, at in parts]
         self._parts_left = len(parts)
@@ -226,14 +226,14 @@ class Completion:
             waiters, self._waiters = self._waiters, None
         callbacks = self.callbacks.take()
         is_handed_over = bool(callbacks) and self._hand_over(callbacks)
-        # Whoever waits is woken before the callbacks are called: what they do may take time.
+        # Waiting threads are woken before the callbacks run, which may take time.
         for wake in waiters or ():
             wake()
         if callbacks and not is_handed_over:
             self._call_back(callbacks)
 
     def _hand_over(self, callbacks: list[Any]) -> bool:
-        """Whether another thread calls the callbacks."""
+        """Whether the callbacks run on another thread."""
         return False
 
     def _call_back(self, callbacks: list[Any]) -> None:
@@ -254,11 +254,11 @@ class Completion:
                     callback()
                 else:
                     callback(argument)
-            except (Exception, SystemExit):  # noqa: BLE001 - the users' own code: it must not keep the others from being called
+            except (Exception, SystemExit):  # noqa: BLE001 - the application's code must not keep the others from running
                 _log.exception("a delivery callback raised")
 
     def _report(self, index: int) -> tuple[Exception | None, RecordMetadata]:
-        """What an `on_delivery` is called with."""
+        """The arguments of an `on_delivery` callback."""
         outcome = self.outcome_of(index)
         if isinstance(outcome, Exception):
             return outcome, RecordMetadata(self.topic, self.partition, -1, -1)
@@ -268,11 +268,11 @@ class Completion:
 
     @property
     def is_divided(self) -> bool:
-        """Whether its records are to be asked for one by one, since they did not stay together."""
+        """Whether its records were divided, so that each has its own outcome."""
         return self._parts is not None
 
     def outcome_of(self, index: int) -> RecordMetadata | Exception:
-        """What became of a record; only of a completion that is done."""
+        """The outcome of a record; only if this is done."""
         if self._parts is not None:
             which = bisect_right(self._starts, index) - 1
             part, at = self._parts[which]
@@ -286,16 +286,16 @@ class Completion:
         return RecordMetadata(self.topic, self.partition, offset, timestamp)
 
     def when_done(self, callback: Callback) -> None:
-        """Calls `callback` when this ends, in the thread that ends it; at once if it has ended."""
+        """Call `callback` when this ends, on the thread that ends it; at once if it has ended."""
         self.add_callback(None, callback)
 
     def add_callback(self, argument: object, callback: Callable[..., object]) -> None:
-        """Calls a callback of any kind when this ends; at once if it has ended."""
+        """Call a function without arguments when this ends; at once if it has ended."""
         if not self.callbacks.add(argument, callback):
             self._call_back([argument, callback])
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Blocks the calling thread until this ends; False if it did not in time."""
+        """Block the calling thread until this ends; False if it does not in time."""
         if self.is_done:
             return True
         gate = threading.Lock()
@@ -307,7 +307,7 @@ class Completion:
         return gate.acquire(timeout=min(max(timeout_s, 0), threading.TIMEOUT_MAX)) or self.is_done
 
     async def ended(self) -> None:
-        """Suspends the calling task until this ends; of any event loop."""
+        """Suspend the calling task until this ends, on any event loop."""
         if self.is_done:
             return
         loop = asyncio.get_running_loop()
@@ -324,7 +324,7 @@ class Completion:
             try:
                 loop.call_soon_threadsafe(finish)
             except RuntimeError:
-                _log.debug("an event loop was closed while it waited for a delivery to %s", self.topic)
+                _log.debug("an event loop was closed while it waited for a delivery: topic=%s", self.topic)
 
         if self._add_waiter(wake):
             await future
@@ -340,7 +340,7 @@ class Completion:
 
 
 def wait_for_all(completions: Sequence[Completion], timeout_s: float | None) -> bool:
-    """Whether all of them end in time."""
+    """Wait for all; False if one does not end in time."""
     if timeout_s is None:
         return all(completion.wait() for completion in completions)
     deadline = time.monotonic() + timeout_s
@@ -355,7 +355,7 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 class Builder(Protocol):
-    """What holds the records of a batch: the kernel's BatchBuilder, or columns that were encoded at once."""
+    """The records of a batch: the kernel's BatchBuilder, or columns that were encoded at once."""
 
     @property
     def count(self) -> int: ...
@@ -375,17 +375,17 @@ class Builder(Protocol):
 
 
 class Driver(Protocol):
-    """Who may send a batch in the thread that waits for it (`driving`)."""
+    """Sends a batch on the thread that waits for it: the direct sender."""
 
     def drive(self, batch: ProducerBatch, timeout_s: float | None) -> float | None:
-        """Called before a thread begins to wait; how much of the time is left to wait for."""
+        """Called before a thread starts to wait; returns how much of the time is left."""
 
     def call_on_loop(self, call: Callback) -> bool:
-        """Hands a call to the event loop; False if this is its thread, where it is made at once."""
+        """Run a function on the event loop; False if this is its thread, where the caller runs it."""
 
 
 class ProducerBatch(Completion):
-    """The records of a partition that travel together. Times are of the monotonic clock."""
+    """Records of one partition that are sent together. Times are of the monotonic clock."""
 
     __slots__ = (
         "attempts", "builder", "count", "created_ms", "deadline_ms", "encoded", "encoded_as", "is_due", "is_packed",
@@ -404,12 +404,12 @@ class ProducerBatch(Completion):
         self.deadline_ms = deadline_ms
         self.count = 0
         self.size = 0
-        self.order: tuple[int, ...] = ()  # its place in its partition; halves of a batch go one deeper
+        self.order: tuple[int, ...] = ()  # its place in its partition; halves of a batch are one level deeper
         self.is_due = False
-        self.is_packing = False  # it is being compressed, off the event loop
+        self.is_packing = False  # it is being compressed on another thread
         self.is_packed = False
-        self.is_uncertain = False  # it was sent under its numbers, and no answer said whether it is stored
-        self.is_recognisable = True  # whenever it was sent it was this very batch: a broker that has it knows it again
+        self.is_uncertain = False  # it was sent under its numbers, and it is unknown whether it is stored
+        self.is_recognisable = True  # it was always sent as this batch, so a broker that has it recognises it
         self.attempts = 0
         self.node = -1
         self.numbers: Numbers = UNNUMBERED
@@ -422,7 +422,7 @@ class ProducerBatch(Completion):
         return self.numbers.base_sequence >= 0
 
     def close(self) -> None:
-        """No record goes into it any more."""
+        """Accept no more records."""
         if self.builder is not None:
             self.count = self.builder.count
             self.size = self.builder.size
@@ -439,12 +439,12 @@ class ProducerBatch(Completion):
         return driver is not None and driver.call_on_loop(partial(self._call_back, callbacks))
 
     def release(self) -> None:
-        """Lets go of the bytes."""
+        """Release the bytes."""
         self.builder = None
         self.encoded = None
 
     def stamps_for(self, append_time_ms: int) -> Timestamps | int:
-        """The timestamps of its records, once stored: the broker's, if it stamped them, or their own."""
+        """The timestamps of its stored records: the broker's, if it set them, or their own."""
         if append_time_ms >= 0:
             return append_time_ms
         builder = self.builder
@@ -455,14 +455,14 @@ class ProducerBatch(Completion):
         return TimestampRuns(builder.timestamp_runs())
 
     def info(self, now_ms: float) -> BatchInfo:
-        """What interceptors see."""
+        """The batch as interceptors see it."""
         return BatchInfo(
             self.topic, self.partition, self.count, self.size, now_ms - self.created_ms, self.attempts, self.node
         )
 
 
 def split(batch: ProducerBatch) -> list[ProducerBatch]:
-    """The two halves of a closed batch of at least two records, closed; the batch is answered by them from now on."""
+    """The two halves of a closed batch of at least two records, closed. The batch is done when both are."""
     builder = batch.builder
     if builder is None or batch.count < 2:
         raise ValueError(f"a batch of {batch.count} records cannot be split")
@@ -480,7 +480,7 @@ def split(batch: ProducerBatch) -> list[ProducerBatch]:
         part.close()
         part.order = (*batch.order, number)
         part.attempts = batch.attempts
-        # If it is stored after all, then as the whole, in which the broker does not recognise a half.
+        # If it is stored after all, then as a whole, in which the broker does not recognise a half.
         part.is_recognisable = batch.is_recognisable and not batch.is_uncertain
         part.is_uncertain = batch.is_uncertain
         if batch.is_numbered:

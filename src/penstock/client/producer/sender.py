@@ -54,7 +54,7 @@ _FIRST_WITH_TIMESTAMPS: Final = 2
 
 
 def produce_request(batches: Sequence[ProducerBatch], version: int, settings: ProducerSettings) -> ProduceRequest:
-    """One request for batches of different partitions."""
+    """A Produce request for batches of different partitions."""
     topics: dict[str, TopicProduceData] = {}
     for batch in batches:
         topic = topics.get(batch.topic)
@@ -69,7 +69,7 @@ def produce_request(batches: Sequence[ProducerBatch], version: int, settings: Pr
 
 
 def encoded(batch: ProducerBatch, version: int, settings: ProducerSettings) -> bytes | bytearray:
-    """The bytes of a closed batch for a version of Produce; raises UnsupportedVersion if it cannot carry them."""
+    """The bytes of a closed batch for a version of Produce."""
     made_as = (batch.numbers, min(version, FIRST_WITH_BATCHES))
     if batch.encoded is None or batch.encoded_as != made_as:
         if batch.builder is None:
@@ -101,13 +101,13 @@ def _message_set(batch: ProducerBatch, version: int, settings: ProducerSettings)
 
 
 def check_codec(node: str, version: int, codec: Codec) -> None:
-    """Raises UnsupportedVersion if a broker that speaks this version of Produce cannot take the codec."""
+    """Raises UnsupportedVersion if brokers with this version of Produce do not know the codec."""
     if codec is Codec.ZSTD and version < FIRST_WITH_ZSTD:
         raise UnsupportedVersion(node, "zstd (Produce)", (FIRST_WITH_ZSTD, HIGHEST_VERSION), (0, version))
 
 
 class PartitionResponse(NamedTuple):
-    """The default is what acks=0 amounts to: no news is good news."""
+    """The response for one batch. The default is assumed for acks=0, which has no response."""
 
     code: ErrorCode = ErrorCode.NONE
     base_offset: int = -1
@@ -116,16 +116,16 @@ class PartitionResponse(NamedTuple):
     leader: int = -1
     leader_epoch: int = -1
     record_errors: Mapping[int, str] | None = None
-    """What is wrong with which records of the batch, if the broker says so."""
+    """The reason for each invalid record of the batch, if the broker sent any."""
 
     @staticmethod
     def missing() -> PartitionResponse:
-        """A broker that says nothing of a partition it was sent records for."""
-        return PartitionResponse(ErrorCode.UNKNOWN_SERVER_ERROR, message="the broker's answer leaves the partition out")
+        """For a response without a partition of the request."""
+        return PartitionResponse(ErrorCode.UNKNOWN_SERVER_ERROR, message="the response does not contain the partition")
 
 
 def partition_responses(response: ProduceResponse) -> dict[tuple[str, int], PartitionResponse]:
-    """By topic and partition."""
+    """The responses by topic and partition."""
     return {
         (topic.name, each.index): _partition_response(each)
         for topic in response.responses
@@ -165,7 +165,7 @@ class Decision(NamedTuple):
     refresh: bool = False
     gap: bool = False
     is_settled: bool = False
-    """The broker compared the batch's numbers with what it has: whether it is stored is certain now."""
+    """The broker compared the batch's sequence numbers with its log: it is certain now whether it is stored."""
 
 
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
@@ -191,7 +191,7 @@ _LEADER_MOVED: Final = frozenset(
 def decide(
     code: ErrorCode, *, count: int, is_numbered: bool, is_oldest: bool, may_retry: bool, is_recognisable: bool = True
 ) -> Decision:
-    """What an answer with this code means for a batch of `count` records.
+    """What a response with this code means for a batch of `count` records.
 
     `is_oldest`: no batch with numbers that is not settled stands before it in its partition. `is_recognisable`: a
     broker that has it would say so; otherwise it may have it and call it out of order.
@@ -202,8 +202,8 @@ def decide(
         return Decision(Verdict.SPLIT) if count > 1 else Decision(Verdict.FAIL, gap=is_numbered)
     if is_numbered and may_retry:
         if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            # With others before it, it came too early, and waits its turn. As the oldest it should have followed
-            # what the broker has: the broker has lost records, or something before it has failed for good.
+            # With unsettled batches before it, it came too early, and waits its turn. As the oldest it should follow
+            # what the broker has: the broker has lost records, or a batch before it has failed for good.
             if is_oldest and not is_recognisable:
                 return Decision(Verdict.FAIL, gap=True)
             return Decision(Verdict.AGAIN, gap=is_oldest, is_settled=is_recognisable)
@@ -215,7 +215,7 @@ def decide(
 
 
 def decide_unanswered(*, is_retriable: bool, is_numbered: bool, may_retry: bool) -> Decision:
-    """The same where the connection broke, or the answer did not come in time: the batch may be stored."""
+    """The same without a response: the connection broke or the request timed out, and the batch may be stored."""
     if may_retry and is_retriable:
         return Decision(Verdict.AGAIN, refresh=True)
     return Decision(Verdict.FAIL, refresh=True, gap=is_numbered)
@@ -230,18 +230,18 @@ class Acknowledged(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """`end` is how the batch ends, None if it goes on; `refresh` says that its leader may have moved."""
+    """`end` is how the batch ends, None if it does not; `refresh`: its leader may have moved."""
 
     end: Acknowledged | Exception | None = None
     refresh: bool = False
 
 
-_ONLY_LATE = Settled()
+_NOTHING_TO_DO = Settled()
 _TOO_EARLY = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 class Settlement:
-    """Acts on answers; under the accumulator's lock."""
+    """Applies responses to batches; called with the accumulator's lock held."""
 
     def __init__(self, accumulator: Accumulator, random: Random) -> None:
         self._accumulator = accumulator
@@ -249,11 +249,11 @@ class Settlement:
         self._random = random
 
     def settle(self, batch: ProducerBatch, answer: PartitionResponse | BaseException, now_ms: float) -> Settled:
-        """`answer` is what the broker says of the batch, or why it says nothing."""
+        """Apply the broker's response for a batch, or the error that took its place."""
         batch.queue.answered(batch)
         self._accumulator.touch(batch.queue)
         if batch.is_done:
-            return _ONLY_LATE  # given up meanwhile; its partition waited for this
+            return _NOTHING_TO_DO  # expired meanwhile; its partition waited for this
         decision = self._decide(batch, answer)
         if decision.gap:
             batch.queue.sequences.mark_gap()
@@ -264,10 +264,13 @@ class Settlement:
             return Settled(Acknowledged(answer.base_offset, batch.stamps_for(answer.append_time_ms)))
         error = batch.last_error = _error_of(batch, answer)
         if decision.verdict is Verdict.AGAIN:
-            # One that only came too early waits for its turn, not for time to pass.
+            # A batch that came too early waits for its turn, not for a backoff.
             is_early = isinstance(answer, PartitionResponse) and answer.code is _TOO_EARLY and not decision.gap
             self._accumulator.again(batch, now_ms if is_early else now_ms + self.backoff_ms(batch.attempts))
-            _log.debug("%s-%d: attempt %d failed: %s", batch.topic, batch.partition, batch.attempts, error)
+            _log.debug(
+                "produce failed, retrying: partition=%s-%d attempt=%d error=%s",
+                batch.topic, batch.partition, batch.attempts, error,
+            )  # fmt: skip
         elif decision.verdict is Verdict.SPLIT:
             self._accumulator.replace(batch, split(batch))
         else:
@@ -275,7 +278,7 @@ class Settlement:
         return Settled(None, decision.refresh)
 
     def backoff_ms(self, failures: int) -> float:
-        """How long to wait after this many failures in a row."""
+        """The wait after this many failures in a row."""
         settings = self._settings
         return backoff_ms(failures, settings.retry_backoff_ms, settings.retry_backoff_max_ms, self._random)
 
@@ -312,7 +315,7 @@ _NO_TRANSACTIONS_MS: Final = 2**31 - 1
 
 
 async def init_producer_id(cluster: ClusterClient, timeout_ms: int) -> ProducerId:
-    """A new id, from any broker; raises what stands in the way."""
+    """A new producer id, from any broker; raises PenstockError."""
     connection = await cluster.to_any()
     version = connection.version_of(ApiKey.INIT_PRODUCER_ID, at_most=_HIGHEST_VERSION)
     response = await connection.request(
@@ -331,7 +334,7 @@ _LOOK_AGAIN_S: Final = 0.005
 
 
 class _NodeState:
-    """What is known of the way to a node."""
+    """Connection and requests of a node."""
 
     __slots__ = (
         "connection", "in_flight", "is_connecting", "last_error", "requests", "throttled_until_ms", "version",
@@ -348,7 +351,7 @@ class _NodeState:
 
 
 class Sender:
-    """The sending side of a producer; used on its event loop's thread only, `wake` excepted."""
+    """Sends the batches of a producer. Used on its event loop's thread only, except for `wake`."""
 
     def __init__(
         self,
@@ -390,43 +393,41 @@ class Sender:
         self.wake_here()
 
     def _abandon_moved(self) -> None:
-        """Gives up connections that are silent while others lead what was sent there: it is sent again, to them.
-
-        The numbers of the batches make that safe: what the old leader has stored after all, and the new one too, the
-        new one recognises.
+        """Abort silent connections to brokers whose partitions have another leader by now: batches are sent again, to
+        the new one. Sequence numbers make that safe: a new leader recognises what it already has.
         """
         for node, state in self._nodes.items():
             connection = state.connection
             if connection is None or not connection.is_silent:
                 continue
             if any(self.has_moved(batch) for request in state.requests for batch in request.batches):
-                connection.abort(f"broker {node} does not answer, and others lead in its place")
+                connection.abort(f"broker {node} does not answer, and its partitions have other leaders")
 
     def has_moved(self, batch: ProducerBatch) -> bool:
-        """Whether another node leads its partition than the one that it was sent to."""
+        """Whether its partition has another leader than the node that it was sent to."""
         return self.leader_of(batch.topic, batch.partition) not in (-1, batch.node)
 
-    # --- when to look
+    # --- when to run
 
     def wake(self) -> None:
-        """Something is to be sent: from any thread. Called often; the loop is told once until it looks."""
+        """Something is to be sent. May be called from any thread, often: the loop is woken once until it runs."""
         if self._thread == threading.get_ident():
             self.wake_here()
         elif not self._is_woken:
             self._is_woken = True
             try:
                 self._loop.call_soon_threadsafe(self.run)
-            except RuntimeError:  # the loop is closed: whoever waits is told by `end`
+            except RuntimeError:  # the loop is closed: `end` fails the batches
                 _log.debug("records were sent after the event loop had ended")
 
     def wake_here(self) -> None:
-        """The same from the loop's own thread."""
+        """`wake` on the loop's own thread."""
         if not self._is_woken and not self._is_ended:
             self._is_woken = True
             self._loop.call_soon(self.run)
 
     def run(self) -> None:
-        """One turn."""
+        """One turn: expire, plan, send, set the timer."""
         self._is_woken = False
         if self._is_ended:
             return
@@ -452,7 +453,7 @@ class Sender:
         self._set_timer(plan.wake_at_ms, now_ms)
 
     def _set_timer(self, at_ms: float, now_ms: float) -> None:
-        """Look again then at the latest. A timer that is set earlier stays: a look too many costs less than a timer."""
+        """Run again at this time at the latest. An earlier timer stays: an extra turn costs less than a timer."""
         if at_ms >= self._timer_at_ms:
             return
         if self._timer is not None:
@@ -464,7 +465,7 @@ class Sender:
         self._timer, self._timer_at_ms = None, NEVER
         self.run()
 
-    # --- the accumulator's questions
+    # --- routes, for the accumulator
 
     def leader_of(self, topic: str, partition: int) -> int:
         view = self._cluster.view.leader_of(topic, partition)
@@ -479,7 +480,7 @@ class Sender:
         if state.throttled_until_ms > self._clock.monotonic_ms():
             return 0
         if self._settings.required_acks == 0 and _is_backed_up(state.connection):
-            return 0  # nothing is in flight then that would bound what the connection holds
+            return 0  # without responses, nothing else bounds what the connection buffers
         return self._settings.max_in_flight - state.in_flight
 
     # --- connections and ids
@@ -495,16 +496,16 @@ class Sender:
             connection = await self._cluster.to(node)
             version = connection.version_of(ApiKey.PRODUCE, at_most=HIGHEST_VERSION)
             check_codec(connection.node, version, self._settings.codec)
-            # A new connection has none of the old one's requests, whose answers still count down the old state.
+            # Responses on the old connection still count down the old state.
             fresh = self._nodes[node] = _NodeState()
             fresh.connection, fresh.version = connection, version
         except PenstockError as error:
             state.last_error = error
             self._cluster.refresh_soon()
             if not error.retriable:
-                _log.warning("records cannot be sent to broker %d: %s", node, error)
+                _log.warning("cannot send to broker: broker=%d error=%s", node, error)
             if isinstance(error, UnsupportedVersion):
-                # To try again until delivery_timeout_ms would not make the broker any younger.
+                # Retrying until delivery_timeout_ms does not make the broker newer.
                 with self._lock:
                     refused = self._accumulator.take_from(node, self)
                 self._end([(batch, error) for batch in refused])
@@ -527,12 +528,12 @@ class Sender:
                 except PenstockError as error:
                     failures += 1
                     if not error.retriable:
-                        _log.error("no producer id: %s", error)
+                        _log.error("InitProducerId failed: error=%s", error)
                         with self._lock:
                             given_up = list(self._accumulator.take_all())
                         self._end([(batch, error) for batch in given_up])
                         return
-                    _log.debug("no producer id yet: %s", error)
+                    _log.debug("InitProducerId failed, retrying: error=%s", error)
                 wait_ms = self._settlement.backoff_ms(failures)
                 await asyncio.sleep(wait_ms / 1000)
         finally:
@@ -553,7 +554,7 @@ class Sender:
         self._packer.submit(self._compress, batch).add_done_callback(partial(self._packed, batch))
 
     def _compress(self, batch: ProducerBatch) -> None:
-        """What `build` compresses it keeps: the numbers come later."""
+        """`build` keeps what it compresses; sequence numbers are added later."""
         builder = batch.builder
         if builder is not None:
             builder.build(
@@ -562,12 +563,12 @@ class Sender:
             )  # fmt: skip
 
     def _packed(self, batch: ProducerBatch, done: Future[None]) -> None:
-        # In the other thread. What went wrong there goes wrong again, and is dealt with, when the batch is sent.
+        # In the other thread. An error there occurs again, and is handled, when the batch is sent.
         batch.is_packed = True
         batch.is_packing = False
         self.wake()
 
-    # --- requests and answers
+    # --- requests and responses
 
     def _send(self, request: OutgoingRequest, now_ms: float) -> None:
         state = self._nodes[request.node]
@@ -583,10 +584,10 @@ class Sender:
                 ApiKey.PRODUCE, message, timeout_ms=self._settings.request_timeout_ms, version=state.version,
                 expects_answer=self._settings.required_acks != 0,
             )  # fmt: skip
-        except Exception as error:  # noqa: BLE001 - whatever it is, the batches' deliveries say it
+        except Exception as error:  # noqa: BLE001 - the batches' deliveries raise it
             self._loop.call_soon(self._unanswered, request, state, error)
             return
-        if future is None:  # acks=0: nobody will say that there is room again
+        if future is None:  # acks=0: no response will wake the sender
             if _is_backed_up(connection):
                 self._loop.call_later(_LOOK_AGAIN_S, self.wake_here)
             self._loop.call_soon(self._settle, request, {}, PartitionResponse())
@@ -604,25 +605,25 @@ class Sender:
         if error is not None:
             self._unanswered(request, state, error)
             return
-        self._heard(request, state, future.result())
+        self._responded(request, state, future.result())
 
-    def _heard(self, request: OutgoingRequest, state: _NodeState, response: ProduceResponse) -> None:
+    def _responded(self, request: OutgoingRequest, state: _NodeState, response: ProduceResponse) -> None:
         if response.throttle_time_ms > 0:
             state.throttled_until_ms = self._clock.monotonic_ms() + response.throttle_time_ms
             self._loop.call_later(response.throttle_time_ms / 1000, self.wake_here)
         self._settle(request, partition_responses(response), None)
 
-    # --- batches that were sent by the threads that wait for them (`driving`)
+    # --- for batches that the direct sender sends
 
     def now_ms(self) -> float:
         return self._clock.monotonic_ms()
 
     def overdue(self, node: int) -> None:
-        """A batch that went by a link of its own has no answer for long."""
+        """A directly sent batch has had no response for long."""
         self._cluster.overdue(node)
 
     def on_news(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call when leaders may have moved; answers with how to stop that."""
+        """Call a function when leaders may have moved. Returns a function that stops it."""
         stops = self._cluster.on_change(lambda old, new: callback()), self._cluster.on_overdue(lambda node: callback())
 
         def stop() -> None:
@@ -631,15 +632,15 @@ class Sender:
 
         return stop
 
-    def way_to(self, node: int) -> tuple[Connection, int] | None:
-        """The connection to a node, and the version of Produce to be used there; None if there is none now."""
+    def connection_to(self, node: int) -> tuple[Connection, int] | None:
+        """The connection to a node and its version of Produce; None if there is none now."""
         state = self._nodes.get(node)
         if state is None or state.connection is None or state.connection.closed:
             return None
         return state.connection, state.version
 
     def acknowledged_alone(self, request: OutgoingRequest, response: ProduceResponse) -> bool:
-        """Ends the one batch of a request, in any thread, if the answer says no more than that it is stored."""
+        """End the only batch of a request, in any thread, if the response is a plain acknowledgement."""
         batch = request.batches[0]
         answer = partition_responses(response).get((batch.topic, batch.partition))
         is_plain = answer is not None and answer.code is ErrorCode.NONE and answer.leader < 0
@@ -655,14 +656,14 @@ class Sender:
         return True
 
     def settle_alone(self, request: OutgoingRequest, outcome: ProduceResponse | Exception) -> None:
-        """The same on the loop, whatever became of the request."""
+        """Apply any outcome of such a request, on the loop."""
         if self._is_ended:
             return
         state = self._nodes.get(request.node) or _NodeState()
         if isinstance(outcome, Exception):
             self._unanswered(request, state, outcome)
         else:
-            self._heard(request, state, outcome)
+            self._responded(request, state, outcome)
 
     def _unanswered(self, request: OutgoingRequest, state: _NodeState, error: BaseException) -> None:
         if isinstance(error, PenstockError):
@@ -675,7 +676,7 @@ class Sender:
         answers: dict[tuple[str, int], PartitionResponse],
         all_alike: PartitionResponse | BaseException | None,
     ) -> None:
-        """Act on what became of each batch of a request."""
+        """Apply the outcome of each batch of a request."""
         now_ms = self._clock.monotonic_ms()
         ended: list[tuple[ProducerBatch, Acknowledged | Exception]] = []
         must_refresh = False
@@ -688,9 +689,9 @@ class Sender:
                     ended.append((batch, end))
                 elif batch.is_divided:
                     self._accumulator.finished(batch)
-        for (topic, partition), told in answers.items():
-            if told.leader >= 0:
-                self._cluster.update_leader(topic, partition, told.leader, told.leader_epoch)
+        for (topic, partition), answer in answers.items():
+            if answer.leader >= 0:
+                self._cluster.update_leader(topic, partition, answer.leader, answer.leader_epoch)
         if must_refresh:
             self._cluster.refresh_soon()
         self._end(ended, now_ms)
@@ -699,7 +700,7 @@ class Sender:
     # --- the end of a batch
 
     def _end(self, ended: Sequence[tuple[ProducerBatch, Acknowledged | Exception]], now_ms: float = 0.0) -> None:
-        """Tells everybody, the interceptors last, and gives the memory back; without the lock."""
+        """Complete batches, release their memory, call interceptors last. Called without the lock."""
         if not ended:
             return
         for batch, end in ended:
@@ -738,7 +739,7 @@ class Sender:
         error = DeliveryTimeout(
             f"{batch.count} records for {batch.topic}-{batch.partition} were not acknowledged within "
             f"delivery_timeout_ms ({timeout_ms:.0f}), {tries}{reason}",
-            hint="They may be in the log if they were sent. See whether the broker is up and keeps up",
+            hint="They may be in the log if they were sent. Check that the broker is up and keeps up",
         )
         error.__cause__ = why
         return error
@@ -746,7 +747,7 @@ class Sender:
     # --- ending
 
     async def end(self, error: Exception) -> None:
-        """Gives up whatever is left, with this error, and everything that runs."""
+        """Fail all remaining batches with this error and stop all tasks."""
         if self._is_ended:
             return
         self._is_ended = True
@@ -766,5 +767,5 @@ class Sender:
 
 
 def _is_backed_up(connection: Connection) -> bool:
-    """Whether the socket takes no more at the moment."""
+    """Whether the connection's write buffer is full."""
     return connection._paused
