@@ -47,66 +47,22 @@ from penstock.wire.schemas.offset_fetch import (
     OffsetFetchRequestTopics,
 )
 
-_FIRST_WITH_BATCHES: Final = 4
-_PARTITION_BYTES: Final = 64 * 1024
-_TOTAL_BYTES: Final = 16 * 1024 * 1024
-
-Answers = dict[TopicPartition, int | PenstockError]
-
-
-async def record_times(connection: Connection, offsets: Mapping[TopicPartition, int], left_ms: int) -> Answers:
-    """The timestamp of the first record at or after an offset of each partition; -1 if it is unknown."""
-    if not connection.supports(ApiKey.FETCH, _FIRST_WITH_BATCHES):
-        return dict.fromkeys(offsets, NO_TIMESTAMP)
-    answers: Answers = {}
-    open_ = dict(offsets)
-    while open_:
-        found = await _fetch_times(connection, open_, left_ms)
-        if not found:
-            answers.update(dict.fromkeys(open_, NO_TIMESTAMP))
-            break
-        answers.update(found)
-        open_ = {key: offset for key, offset in open_.items() if key not in found}
-    return answers
-
-
-async def _fetch_times(connection: Connection, offsets: Mapping[TopicPartition, int], left_ms: int) -> Answers:
-    wanted = {partition: PartitionFetch(offset, _PARTITION_BYTES) for partition, offset in offsets.items()}
-    fetched, _ = await fetch_partitions(connection, wanted, timeout_ms=left_ms, max_bytes=_TOTAL_BYTES)
-    found: Answers = {}
-    for partition, data in fetched.items():
-        if data.error_code:
-            found[partition] = error_for(data.error_code, where=str(partition))
-        elif data.high_watermark <= offsets[partition]:
-            found[partition] = NO_TIMESTAMP
-        elif (records := records_in(data)) is not None:
-            time_ms = _first_time(records, offsets[partition])
-            if time_ms is not None:
-                found[partition] = time_ms
-    return found
-
-
-def _first_time(data: bytes | bytearray | memoryview, offset: int) -> int | None:
-    """None if no whole batch is there."""
-    headers = scan(data, verify=False, most=1).headers
-    if not headers:
-        return None
-    header = headers[0]
-    try:
-        times = [record.timestamp for record in records_of(data, header) if record.offset >= offset]
-    except RecordError:
-        times = []
-    # Compaction may have removed every record from here to the end of the batch.
-    return times[0] if times else header.max_timestamp
-
-
 T = TypeVar("T")
+Answers = dict[TopicPartition, int | PenstockError]
 
 _STATES_SINCE: Final = 4
 _BY_NAME: Final = 9  # From version 10 on offsets go by topic id.
 _MANY_GROUPS_SINCE: Final = 8
 _ALL_TOPICS_SINCE: Final = 2
+_FIRST_WITH_BATCHES: Final = 4
+_PARTITION_BYTES: Final = 64 * 1024
+_TOTAL_BYTES: Final = 16 * 1024 * 1024
 _DEAD: Final = "Dead"
+_COORDINATOR_MOVED: Final = (
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+)
 
 
 class GroupCalls(ClusterCalls):
@@ -389,24 +345,6 @@ def _member(member: DescribedGroupMember, protocol_type: str) -> GroupMember:
     )
 
 
-def _lag(
-    partition: TopicPartition,
-    committed: OffsetAndMetadata | None,
-    end: OffsetResult | PenstockError,
-    time_ms: int | PenstockError | None,
-    now_ms: int,
-) -> PartitionLag:
-    end_offset = end.offset if isinstance(end, OffsetResult) else None
-    if committed is None or end_offset is None:
-        return PartitionLag(partition, committed.offset if committed else None, end_offset, None, None)
-    records = max(0, end_offset - committed.offset)
-    seconds: float | None = 0.0
-    if records:
-        known = isinstance(time_ms, int) and time_ms != NO_TIMESTAMP
-        seconds = max(0, now_ms - time_ms) / 1000 if known and isinstance(time_ms, int) else None
-    return PartitionLag(partition, committed.offset, end_offset, records, seconds)
-
-
 def _offset_fetch(group_id: str, partitions: list[TopicPartition] | None, version: int) -> OffsetFetchRequest:
     by_topic: dict[str, list[int]] = {}
     for topic, partition in partitions or ():
@@ -432,13 +370,6 @@ def _committed(topics: Iterable[Any], group_id: str) -> dict[TopicPartition, Off
     return found
 
 
-_COORDINATOR_MOVED: Final = (
-    ErrorCode.NOT_COORDINATOR,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-)
-
-
 def _each(topics: Iterable[Any], group_id: str) -> dict[TopicPartition, PenstockError | None]:
     found: dict[TopicPartition, PenstockError | None] = {}
     for topic in topics:
@@ -451,3 +382,70 @@ def _each(topics: Iterable[Any], group_id: str) -> dict[TopicPartition, Penstock
                     raise error
             found[key] = error
     return found
+
+
+# --------------------------------------------------------------------------------------------------- lag
+
+
+def _lag(
+    partition: TopicPartition,
+    committed: OffsetAndMetadata | None,
+    end: OffsetResult | PenstockError,
+    time_ms: int | PenstockError | None,
+    now_ms: int,
+) -> PartitionLag:
+    end_offset = end.offset if isinstance(end, OffsetResult) else None
+    if committed is None or end_offset is None:
+        return PartitionLag(partition, committed.offset if committed else None, end_offset, None, None)
+    records = max(0, end_offset - committed.offset)
+    seconds: float | None = 0.0
+    if records:
+        known = isinstance(time_ms, int) and time_ms != NO_TIMESTAMP
+        seconds = max(0, now_ms - time_ms) / 1000 if known and isinstance(time_ms, int) else None
+    return PartitionLag(partition, committed.offset, end_offset, records, seconds)
+
+
+async def record_times(connection: Connection, offsets: Mapping[TopicPartition, int], left_ms: int) -> Answers:
+    """The timestamp of the first record at or after an offset of each partition; -1 if it is unknown."""
+    if not connection.supports(ApiKey.FETCH, _FIRST_WITH_BATCHES):
+        return dict.fromkeys(offsets, NO_TIMESTAMP)
+    answers: Answers = {}
+    open_ = dict(offsets)
+    while open_:
+        found = await _fetch_times(connection, open_, left_ms)
+        if not found:
+            answers.update(dict.fromkeys(open_, NO_TIMESTAMP))
+            break
+        answers.update(found)
+        open_ = {key: offset for key, offset in open_.items() if key not in found}
+    return answers
+
+
+async def _fetch_times(connection: Connection, offsets: Mapping[TopicPartition, int], left_ms: int) -> Answers:
+    wanted = {partition: PartitionFetch(offset, _PARTITION_BYTES) for partition, offset in offsets.items()}
+    fetched, _ = await fetch_partitions(connection, wanted, timeout_ms=left_ms, max_bytes=_TOTAL_BYTES)
+    found: Answers = {}
+    for partition, data in fetched.items():
+        if data.error_code:
+            found[partition] = error_for(data.error_code, where=str(partition))
+        elif data.high_watermark <= offsets[partition]:
+            found[partition] = NO_TIMESTAMP
+        elif (records := records_in(data)) is not None:
+            time_ms = _first_time(records, offsets[partition])
+            if time_ms is not None:
+                found[partition] = time_ms
+    return found
+
+
+def _first_time(data: bytes | bytearray | memoryview, offset: int) -> int | None:
+    """None if no whole batch is there."""
+    headers = scan(data, verify=False, most=1).headers
+    if not headers:
+        return None
+    header = headers[0]
+    try:
+        times = [record.timestamp for record in records_of(data, header) if record.offset >= offset]
+    except RecordError:
+        times = []
+    # Compaction may have removed every record from here to the end of the batch.
+    return times[0] if times else header.max_timestamp

@@ -42,13 +42,17 @@ __all__ = [
     "assignors_from",
 ]
 
-
 PROTOCOL_TYPE: Final = "consumer"
 HIGHEST_VERSION: Final = 3
 NO_GENERATION: Final = -1
+Shares = dict[str, list[TopicPartition]]
 
 _VERSION: Final = Struct(">h")
 _INT32: Final = Struct(">i")
+_GENERATION = Struct(">i")
+
+
+# --------------------------------------------------------------------------------------------------- messages
 
 
 class ProtocolError(Exception):
@@ -191,7 +195,7 @@ def _flat(topics: list[TopicPartitions]) -> tuple[TopicPartition, ...]:
     return tuple(TopicPartition(topic.topic, index) for topic in topics for index in topic.partitions)
 
 
-Shares = dict[str, list[TopicPartition]]
+# --------------------------------------------------------------------------------------------------- assignors
 
 
 class GroupMember(NamedTuple):
@@ -403,9 +407,6 @@ def _move_along(start: str, chain: list[tuple[str, str]], shares: Shares) -> Non
         shares[giver].remove(given)
         shares[taker].append(given)
         giver = taker
-
-
-_GENERATION = Struct(">i")
 
 
 class CooperativeStickyAssignor(StickyAssignor):

@@ -66,6 +66,7 @@ from penstock.wire.schemas.sync_group import SyncGroupRequest, SyncGroupRequestA
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 OnCommit = Callable[[Offsets, BaseException | None], object]
+RunCallback = Callable[[Revoke | Assign], Awaitable[None]]
 
 _log = logging.getLogger(__name__)
 _GONE: Final = frozenset(
@@ -76,179 +77,7 @@ _GONE: Final = frozenset(
         ErrorCode.REBALANCE_IN_PROGRESS,
     }
 )
-
-
-class _Pending:
-    """A requested commit. `turn` is done when it may be sent."""
-
-    __slots__ = ("committer", "is_outdated", "offsets", "turn")
-
-    def __init__(self, offsets: Offsets, committer: Committer) -> None:
-        self.offsets = offsets
-        self.committer = committer
-        self.is_outdated = False  # whether one of the partitions was revoked since
-        self.turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-
-class _CommitQueue:
-    """Commits in the order of the calls, not of when their tasks first run. The first has its turn until it leaves."""
-
-    def __init__(self) -> None:
-        self._pending: deque[_Pending] = deque()
-
-    def __iter__(self) -> Iterator[_Pending]:
-        return iter(self._pending)
-
-    def enter(self, pending: _Pending) -> _Pending:
-        self._pending.append(pending)
-        self._call()
-        return pending
-
-    def leave(self, pending: _Pending) -> None:
-        self._pending.remove(pending)
-        self._call()
-
-    def _call(self) -> None:
-        if self._pending and not self._pending[0].turn.done():
-            self._pending[0].turn.set_result(None)
-
-
-class Commits:
-    def __init__(
-        self, store: OffsetStore, settings: ConsumerSettings, clock: Clock, on_rejection: Callable[[], None]
-    ) -> None:
-        self._store = store
-        self._settings = settings
-        self._clock = clock
-        self._on_rejection = on_rejection
-        self._queue = _CommitQueue()
-        self._saved: dict[TopicPartition, int] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self.count = self.failures = 0
-        self.membership: Membership | None = None
-        """The member as which offsets are committed; None outside of a group."""
-
-    def forget(self, partition: TopicPartition) -> None:
-        """The partition was revoked: from now on another member commits its offsets."""
-        self._saved.pop(partition, None)
-        for pending in self._queue:
-            pending.is_outdated = pending.is_outdated or partition in pending.offsets
-
-    async def drain(self) -> None:
-        """Wait for the commits of `commit_soon`."""
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def close(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        await self.drain()
-
-    def consumed(self, states: Iterable[PartitionState]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The positions that are not committed yet."""
-        return {
-            state.partition: OffsetAndMetadata(state.position, state.epoch, "")
-            for state in states
-            if state.position >= 0 and state.has_position and self._saved.get(state.partition) != state.position
-        }
-
-    @property
-    def committer(self) -> Committer:
-        membership = self.membership
-        if membership is None:
-            return NO_MEMBER
-        return Committer(membership.generation, membership.member_id, self._settings.group_instance_id)
-
-    def _group_id(self) -> str:
-        if self._settings.group_id is None:
-            raise ConfigError("offsets cannot be committed without a group", hint="Give the consumer a group_id")
-        return self._settings.group_id
-
-    async def commit(self, offsets: Offsets, timeout_ms: float) -> None:
-        group_id = self._group_id()
-        if not offsets:
-            return
-        pending = self._queue.enter(_Pending(offsets, self.committer))
-        try:
-            await self._commit(group_id, pending, timeout_ms)
-        finally:
-            self._queue.leave(pending)
-
-    async def _commit(self, group_id: str, pending: _Pending, timeout_ms: float) -> None:
-        offsets = pending.offsets
-        committer = NO_MEMBER
-        self.failures += 1  # until it has succeeded
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                await pending.turn
-                committer = pending.committer if pending.is_outdated else self.committer
-                await self._store.save(group_id, offsets, committer)
-        except TimeoutError as error:
-            if isinstance(error, PenstockError):
-                raise
-            raise TimedOut(
-                f"the offsets of group {group_id} were not committed within {timeout_ms:.0f} ms",
-                hint="They may be committed nevertheless. Check that the brokers are up",
-            ) from None
-        except GroupError as error:
-            if error.code not in _GONE:
-                raise
-            if self.membership is not None and committer == self.committer:
-                self.membership.commit_rejected(error.code, self._clock.monotonic_ms())
-                self._on_rejection()
-            raise CommitFailed(group_id, error.message, error.code) from error
-        self.failures -= 1
-        self.count += 1
-        for partition, saved in offsets.items():
-            self._saved[partition] = saved.offset
-
-    def commit_soon(
-        self,
-        offsets: Offsets,
-        done: OnCommit | None = None,
-    ) -> None:
-        """Commit without waiting; `done` is called with the outcome, on the loop's thread."""
-        if not offsets:
-            return
-        pending = self._queue.enter(_Pending(dict(offsets), self.committer))
-
-        def over(task: asyncio.Task[None]) -> None:
-            self._tasks.discard(task)
-            self._queue.leave(pending)
-
-        task = asyncio.ensure_future(self._commit_quietly(pending, done))
-        self._tasks.add(task)
-        task.add_done_callback(over)
-
-    async def _commit_quietly(
-        self,
-        pending: _Pending,
-        done: OnCommit | None,
-    ) -> None:
-        failure: BaseException | None = None
-        try:
-            await self._commit(self._group_id(), pending, self._settings.default_api_timeout_ms)
-        except PenstockError as error:
-            failure = error
-            _log.warning("commit failed: error=%s", error)
-        if done is not None:
-            try:
-                done(pending.offsets, failure)
-            except Exception:  # noqa: BLE001 - the application's function must not end the loop's work
-                _log.exception("a commit callback failed")
-
-    async def committed(
-        self, partitions: Iterable[TopicPartition], timeout_ms: float
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        group_id = self._group_id()
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                return await self._store.load(group_id, list(partitions))
-        except TimeoutError as error:
-            if isinstance(error, PenstockError):
-                raise
-            raise TimedOut(f"the offsets of group {group_id} were not found within {timeout_ms:.0f} ms") from None
-
-
+_MOVED: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 _INSTANCE_IDS_FROM: Final = {ApiKey.JOIN_GROUP: 5, ApiKey.SYNC_GROUP: 3, ApiKey.HEARTBEAT: 3}
 _LEAVES_MANY_FROM: Final = 3
 # The default limit of brokers before 0.10.1; today's default session is longer.
@@ -256,9 +85,6 @@ _LONGEST_OLD_SESSION_MS: Final = 30_000
 # How long a rebalance usually takes; a coordinator that takes longer may be silent.
 _REBALANCE_MS: Final = 5_000.0
 _MIN_IDLE_MS: Final = 1.0
-_MOVED: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
-
-RunCallback = Callable[[Revoke | Assign], Awaitable[None]]
 
 
 class ConsumerCoordinator:
@@ -589,3 +415,177 @@ def _counts(view: ClusterView, topics: Iterable[str] | Mapping[str, int]) -> dic
         topic = view.topics.get(name)
         counts[name] = len(topic.partitions) if topic is not None else 0
     return counts
+
+
+# --------------------------------------------------------------------------------------------------- commits
+
+
+class _Pending:
+    """A requested commit. `turn` is done when it may be sent."""
+
+    __slots__ = ("committer", "is_outdated", "offsets", "turn")
+
+    def __init__(self, offsets: Offsets, committer: Committer) -> None:
+        self.offsets = offsets
+        self.committer = committer
+        self.is_outdated = False  # whether one of the partitions was revoked since
+        self.turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
+class _CommitQueue:
+    """Commits in the order of the calls, not of when their tasks first run. The first has its turn until it leaves."""
+
+    def __init__(self) -> None:
+        self._pending: deque[_Pending] = deque()
+
+    def __iter__(self) -> Iterator[_Pending]:
+        return iter(self._pending)
+
+    def enter(self, pending: _Pending) -> _Pending:
+        self._pending.append(pending)
+        self._call()
+        return pending
+
+    def leave(self, pending: _Pending) -> None:
+        self._pending.remove(pending)
+        self._call()
+
+    def _call(self) -> None:
+        if self._pending and not self._pending[0].turn.done():
+            self._pending[0].turn.set_result(None)
+
+
+class Commits:
+    def __init__(
+        self, store: OffsetStore, settings: ConsumerSettings, clock: Clock, on_rejection: Callable[[], None]
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._on_rejection = on_rejection
+        self._queue = _CommitQueue()
+        self._saved: dict[TopicPartition, int] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.count = self.failures = 0
+        self.membership: Membership | None = None
+        """The member as which offsets are committed; None outside of a group."""
+
+    def forget(self, partition: TopicPartition) -> None:
+        """The partition was revoked: from now on another member commits its offsets."""
+        self._saved.pop(partition, None)
+        for pending in self._queue:
+            pending.is_outdated = pending.is_outdated or partition in pending.offsets
+
+    async def drain(self) -> None:
+        """Wait for the commits of `commit_soon`."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await self.drain()
+
+    def consumed(self, states: Iterable[PartitionState]) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The positions that are not committed yet."""
+        return {
+            state.partition: OffsetAndMetadata(state.position, state.epoch, "")
+            for state in states
+            if state.position >= 0 and state.has_position and self._saved.get(state.partition) != state.position
+        }
+
+    @property
+    def committer(self) -> Committer:
+        membership = self.membership
+        if membership is None:
+            return NO_MEMBER
+        return Committer(membership.generation, membership.member_id, self._settings.group_instance_id)
+
+    def _group_id(self) -> str:
+        if self._settings.group_id is None:
+            raise ConfigError("offsets cannot be committed without a group", hint="Give the consumer a group_id")
+        return self._settings.group_id
+
+    async def commit(self, offsets: Offsets, timeout_ms: float) -> None:
+        group_id = self._group_id()
+        if not offsets:
+            return
+        pending = self._queue.enter(_Pending(offsets, self.committer))
+        try:
+            await self._commit(group_id, pending, timeout_ms)
+        finally:
+            self._queue.leave(pending)
+
+    async def _commit(self, group_id: str, pending: _Pending, timeout_ms: float) -> None:
+        offsets = pending.offsets
+        committer = NO_MEMBER
+        self.failures += 1  # until it has succeeded
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await pending.turn
+                committer = pending.committer if pending.is_outdated else self.committer
+                await self._store.save(group_id, offsets, committer)
+        except TimeoutError as error:
+            if isinstance(error, PenstockError):
+                raise
+            raise TimedOut(
+                f"the offsets of group {group_id} were not committed within {timeout_ms:.0f} ms",
+                hint="They may be committed nevertheless. Check that the brokers are up",
+            ) from None
+        except GroupError as error:
+            if error.code not in _GONE:
+                raise
+            if self.membership is not None and committer == self.committer:
+                self.membership.commit_rejected(error.code, self._clock.monotonic_ms())
+                self._on_rejection()
+            raise CommitFailed(group_id, error.message, error.code) from error
+        self.failures -= 1
+        self.count += 1
+        for partition, saved in offsets.items():
+            self._saved[partition] = saved.offset
+
+    def commit_soon(
+        self,
+        offsets: Offsets,
+        done: OnCommit | None = None,
+    ) -> None:
+        """Commit without waiting; `done` is called with the outcome, on the loop's thread."""
+        if not offsets:
+            return
+        pending = self._queue.enter(_Pending(dict(offsets), self.committer))
+
+        def over(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            self._queue.leave(pending)
+
+        task = asyncio.ensure_future(self._commit_quietly(pending, done))
+        self._tasks.add(task)
+        task.add_done_callback(over)
+
+    async def _commit_quietly(
+        self,
+        pending: _Pending,
+        done: OnCommit | None,
+    ) -> None:
+        failure: BaseException | None = None
+        try:
+            await self._commit(self._group_id(), pending, self._settings.default_api_timeout_ms)
+        except PenstockError as error:
+            failure = error
+            _log.warning("commit failed: error=%s", error)
+        if done is not None:
+            try:
+                done(pending.offsets, failure)
+            except Exception:  # noqa: BLE001 - the application's function must not end the loop's work
+                _log.exception("a commit callback failed")
+
+    async def committed(
+        self, partitions: Iterable[TopicPartition], timeout_ms: float
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        group_id = self._group_id()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await self._store.load(group_id, list(partitions))
+        except TimeoutError as error:
+            if isinstance(error, PenstockError):
+                raise
+            raise TimedOut(f"the offsets of group {group_id} were not found within {timeout_ms:.0f} ms") from None

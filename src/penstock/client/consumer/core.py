@@ -44,6 +44,16 @@ from penstock.runtime.clock import Clock, SystemClock
 from penstock.wire.fetch_session import NO_EPOCH
 
 Pattern = str | re.Pattern[str]
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+_LOOK_FIRST_MS: Final = 100.0
+_LOOK_MOST_MS: Final = 5_000.0
+_LEAVE_TIMEOUT_S: Final = 3.0
+_NEVER: Final = float("inf")
+
+
+# --------------------------------------------------------------------------------------------------- subscriptions
 
 
 class SubscriptionRequest(NamedTuple):
@@ -117,125 +127,7 @@ def _compiled(pattern: Pattern | None, what: str) -> re.Pattern[str] | None:
         raise ValueError(f"{what} {pattern!r} is not a regular expression: {reason}") from None
 
 
-_log = logging.getLogger(__name__)
-
-
-class PositionResolver:
-    """Finds positions: by committed offset, by reset policy, and validates them after a leader change."""
-
-    def __init__(
-        self,
-        cluster: ClusterClient,
-        lookup: OffsetLookup,
-        store: OffsetStore,
-        queue: ApplicationQueue,
-        settings: ConsumerSettings,
-        clock: Clock,
-        on_truncation: Callable[[PartitionState, Truncation | None], None],
-    ) -> None:
-        self._cluster = cluster
-        self._lookup = lookup
-        self._store = store
-        self._queue = queue
-        self._settings = settings
-        self._clock = clock
-        self._on_truncation = on_truncation
-
-    def waiting(self, states: Mapping[TopicPartition, PartitionState], now_ms: float) -> list[PartitionState]:
-        """The partitions that need a look-up now."""
-        return [
-            state
-            for state in states.values()
-            if state.fetch_state in (FetchState.UNKNOWN, FetchState.RESET, FetchState.VALIDATE)
-            and now_ms >= state.not_before_ms
-        ]
-
-    async def round(self, states: list[PartitionState]) -> None:
-        await self._begin([state for state in states if state.fetch_state is FetchState.UNKNOWN])
-        await self._reset([state for state in states if state.fetch_state is FetchState.RESET])
-        await self._validate([state for state in states if state.fetch_state is FetchState.VALIDATE])
-
-    async def _begin(self, states: list[PartitionState]) -> None:
-        if not states:
-            return
-        versions = {state.partition: state.version for state in states}
-        committed: dict[TopicPartition, OffsetAndMetadata] = {}
-        if self._settings.group_id is not None:
-            try:
-                committed = await self._store.load(self._settings.group_id, list(versions))
-            except PenstockError as error:
-                self._put_off(states, error)
-                return
-        missing: list[TopicPartition] = []
-        for state in states:
-            if state.version != versions[state.partition] or state.fetch_state is not FetchState.UNKNOWN:
-                continue
-            stored = committed.get(state.partition)
-            reset_to = start_of(self._settings.auto_offset_reset)
-            if stored is not None and stored.offset >= 0:
-                state.seek(stored.offset, stored.leader_epoch)
-            elif reset_to is not None:
-                state.seek_to(reset_to)
-            else:
-                state.fetch_state = FetchState.STUCK
-                missing.append(state.partition)
-        if missing:
-            self._queue.fail(NoOffset(missing, self._settings.group_id))
-
-    async def _reset(self, states: list[PartitionState]) -> None:
-        if not states:
-            return
-        asked = {state.partition: (state.version, state.reset_to) for state in states}
-        found = await self._lookup.offsets({partition: time_ms for partition, (_, time_ms) in asked.items()})
-        for state in states:
-            version, time_ms = asked[state.partition]
-            if state.version != version or state.fetch_state is not FetchState.RESET:
-                continue
-            one = found[state.partition]
-            if isinstance(one, PenstockError):
-                self._put_off([state], one)
-            elif one.offset < 0 and time_ms >= 0:
-                # No record is that young: start with the next one that arrives.
-                state.seek_to(LATEST)
-            else:
-                state.seek(max(0, one.offset))
-                self._queue.set_attention()
-
-    async def _validate(self, states: list[PartitionState]) -> None:
-        if not states:
-            return
-        versions = {state.partition: state.version for state in states}
-        epochs = {state.partition: state.fetch_epoch for state in states}
-        for state in states:
-            if state.fetch_epoch == NO_EPOCH:
-                state.validated(state.version, NO_EPOCH, -1)
-                epochs.pop(state.partition)
-        found = await self._lookup.epoch_ends(epochs)
-        for state in states:
-            one = found.get(state.partition)
-            if isinstance(one, PenstockError):
-                self._put_off([state], one)
-            elif one is not None:
-                self._on_truncation(state, state.validated(versions[state.partition], one.epoch, one.end_offset))
-
-    def _put_off(self, states: list[PartitionState], error: PenstockError) -> None:
-        not_before_ms = self._clock.monotonic_ms() + self._settings.retry_backoff_ms
-        for state in states:
-            state.retry_at(not_before_ms)
-        if error.retriable:
-            _log.info("position look-up failed, retrying: partitions=%d error=%s", len(states), error)
-            self._cluster.refresh_soon()
-            return
-        for state in states:
-            state.fetch_state = FetchState.STUCK
-        self._queue.fail(error)
-
-
-T = TypeVar("T")
-_LOOK_FIRST_MS: Final = 100.0
-_LOOK_MOST_MS: Final = 5_000.0
-_LEAVE_TIMEOUT_S: Final = 3.0
-_NEVER: Final = float("inf")
+# --------------------------------------------------------------------------------------------------- the core
 
 
 class ConsumerCore:
@@ -695,3 +587,117 @@ class ConsumerCore:
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """The positions of all partitions that are not committed yet."""
         return self.commits.consumed(self.assignment.values())
+
+
+# --------------------------------------------------------------------------------------------------- positions
+
+
+class PositionResolver:
+    """Finds positions: by committed offset, by reset policy, and validates them after a leader change."""
+
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        lookup: OffsetLookup,
+        store: OffsetStore,
+        queue: ApplicationQueue,
+        settings: ConsumerSettings,
+        clock: Clock,
+        on_truncation: Callable[[PartitionState, Truncation | None], None],
+    ) -> None:
+        self._cluster = cluster
+        self._lookup = lookup
+        self._store = store
+        self._queue = queue
+        self._settings = settings
+        self._clock = clock
+        self._on_truncation = on_truncation
+
+    def waiting(self, states: Mapping[TopicPartition, PartitionState], now_ms: float) -> list[PartitionState]:
+        """The partitions that need a look-up now."""
+        return [
+            state
+            for state in states.values()
+            if state.fetch_state in (FetchState.UNKNOWN, FetchState.RESET, FetchState.VALIDATE)
+            and now_ms >= state.not_before_ms
+        ]
+
+    async def round(self, states: list[PartitionState]) -> None:
+        await self._begin([state for state in states if state.fetch_state is FetchState.UNKNOWN])
+        await self._reset([state for state in states if state.fetch_state is FetchState.RESET])
+        await self._validate([state for state in states if state.fetch_state is FetchState.VALIDATE])
+
+    async def _begin(self, states: list[PartitionState]) -> None:
+        if not states:
+            return
+        versions = {state.partition: state.version for state in states}
+        committed: dict[TopicPartition, OffsetAndMetadata] = {}
+        if self._settings.group_id is not None:
+            try:
+                committed = await self._store.load(self._settings.group_id, list(versions))
+            except PenstockError as error:
+                self._put_off(states, error)
+                return
+        missing: list[TopicPartition] = []
+        for state in states:
+            if state.version != versions[state.partition] or state.fetch_state is not FetchState.UNKNOWN:
+                continue
+            stored = committed.get(state.partition)
+            reset_to = start_of(self._settings.auto_offset_reset)
+            if stored is not None and stored.offset >= 0:
+                state.seek(stored.offset, stored.leader_epoch)
+            elif reset_to is not None:
+                state.seek_to(reset_to)
+            else:
+                state.fetch_state = FetchState.STUCK
+                missing.append(state.partition)
+        if missing:
+            self._queue.fail(NoOffset(missing, self._settings.group_id))
+
+    async def _reset(self, states: list[PartitionState]) -> None:
+        if not states:
+            return
+        asked = {state.partition: (state.version, state.reset_to) for state in states}
+        found = await self._lookup.offsets({partition: time_ms for partition, (_, time_ms) in asked.items()})
+        for state in states:
+            version, time_ms = asked[state.partition]
+            if state.version != version or state.fetch_state is not FetchState.RESET:
+                continue
+            one = found[state.partition]
+            if isinstance(one, PenstockError):
+                self._put_off([state], one)
+            elif one.offset < 0 and time_ms >= 0:
+                # No record is that young: start with the next one that arrives.
+                state.seek_to(LATEST)
+            else:
+                state.seek(max(0, one.offset))
+                self._queue.set_attention()
+
+    async def _validate(self, states: list[PartitionState]) -> None:
+        if not states:
+            return
+        versions = {state.partition: state.version for state in states}
+        epochs = {state.partition: state.fetch_epoch for state in states}
+        for state in states:
+            if state.fetch_epoch == NO_EPOCH:
+                state.validated(state.version, NO_EPOCH, -1)
+                epochs.pop(state.partition)
+        found = await self._lookup.epoch_ends(epochs)
+        for state in states:
+            one = found.get(state.partition)
+            if isinstance(one, PenstockError):
+                self._put_off([state], one)
+            elif one is not None:
+                self._on_truncation(state, state.validated(versions[state.partition], one.epoch, one.end_offset))
+
+    def _put_off(self, states: list[PartitionState], error: PenstockError) -> None:
+        not_before_ms = self._clock.monotonic_ms() + self._settings.retry_backoff_ms
+        for state in states:
+            state.retry_at(not_before_ms)
+        if error.retriable:
+            _log.info("position look-up failed, retrying: partitions=%d error=%s", len(states), error)
+            self._cluster.refresh_soon()
+            return
+        for state in states:
+            state.fetch_state = FetchState.STUCK
+        self._queue.fail(error)

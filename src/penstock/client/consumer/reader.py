@@ -36,12 +36,18 @@ from penstock.records.kernel import ConsumerRecord, decode_consumer_records
 if TYPE_CHECKING:
     import pyarrow
 
-
 K = TypeVar("K")
 V = TypeVar("V")
+F = TypeVar("F", bound=Callable[..., Any])
 
 Decode = Callable[[bytes], object]
 OnDecodeError = Callable[[DeserializationError], None]
+ByPartition = dict[TopicPartition, list[ConsumerRecord[K, V]]]
+Offsets = Mapping[TopicPartition, int | OffsetAndMetadata] | Mapping[tuple[str, int], int | OffsetAndMetadata]
+Partitions = str | tuple[str, int] | Iterable[str | tuple[str, int]]
+
+
+# --------------------------------------------------------------------------------------------------- decoding
 
 
 class Slice(NamedTuple):
@@ -78,6 +84,68 @@ def _bind(decoder: Decoder[object] | None, topic: str) -> Decode | None:
         return None
     decode = decoder.decode
     return lambda data: decode(topic, data)
+
+
+def decode(
+    chunk: Chunk, header: BatchHeader, from_offset: int, decoders: Decoders[K, V]
+) -> tuple[list[ConsumerRecord[K, V]], DeserializationError | None]:
+    """The records of a batch from an offset on, up to the first that cannot be decoded, and its error."""
+    topic, partition = chunk.state.partition
+    key, value = decoders.of(topic)
+    try:
+        plain, start, end = payload_of(chunk.buffer, header, DEFAULT_DECOMPRESSED_LIMIT)
+        return decode_consumer_records(
+            chunk.buffer, header, plain, start, end, topic, partition, from_offset, key, value
+        ), None
+    except DecodeFailed as failed:
+        return failed.records, _undecodable(failed, topic, partition)
+    except RecordError as damage:
+        raise unreadable(chunk, header, damage) from damage
+
+
+def records_of(piece: Slice, decoders: Decoders[K, V]) -> list[ConsumerRecord[K, V]]:
+    """The records of a slice; those that cannot be decoded raise or are skipped, as the decoders say."""
+    chunk, header, from_offset, until_offset = piece
+    records: list[ConsumerRecord[K, V]] = []
+    while True:
+        found, failure = decode(chunk, header, from_offset, decoders)
+        records += found
+        if failure is None or failure.offset is None or failure.offset >= until_offset:
+            break
+        if decoders.on_error is None:
+            raise failure
+        decoders.on_error(failure)
+        from_offset = failure.offset + 1
+    while records and records[-1].offset >= until_offset:
+        records.pop()
+    return records
+
+
+def unreadable(chunk: Chunk, header: BatchHeader, damage: RecordError) -> RecordUnreadable:
+    return RecordUnreadable(
+        chunk.state.partition,
+        header.base_offset,
+        str(damage),
+        f"Seek to {header.next_offset} to continue after the damaged batch",
+    )
+
+
+def _undecodable(failed: DecodeFailed, topic: str, partition: int) -> DeserializationError:
+    cause = failed.__cause__ or failed
+    error = DeserializationError(
+        f"the {failed.field} of {topic}-{partition} at offset {failed.offset} cannot be decoded: {cause}",
+        topic=topic,
+        partition=partition,
+        offset=failed.offset,
+        field=failed.field,
+        data=failed.data,
+        hint=f'Seek to {failed.offset + 1} to continue after it, or set on_decode_error="skip"',
+    )
+    error.__cause__ = cause
+    return error
+
+
+# --------------------------------------------------------------------------------------------------- records
 
 
 class Cursor(Generic[K, V]):
@@ -216,65 +284,6 @@ class Cursor(Generic[K, V]):
         return slices
 
 
-def decode(
-    chunk: Chunk, header: BatchHeader, from_offset: int, decoders: Decoders[K, V]
-) -> tuple[list[ConsumerRecord[K, V]], DeserializationError | None]:
-    """The records of a batch from an offset on, up to the first that cannot be decoded, and its error."""
-    topic, partition = chunk.state.partition
-    key, value = decoders.of(topic)
-    try:
-        plain, start, end = payload_of(chunk.buffer, header, DEFAULT_DECOMPRESSED_LIMIT)
-        return decode_consumer_records(
-            chunk.buffer, header, plain, start, end, topic, partition, from_offset, key, value
-        ), None
-    except DecodeFailed as failed:
-        return failed.records, _undecodable(failed, topic, partition)
-    except RecordError as damage:
-        raise unreadable(chunk, header, damage) from damage
-
-
-def records_of(piece: Slice, decoders: Decoders[K, V]) -> list[ConsumerRecord[K, V]]:
-    """The records of a slice; those that cannot be decoded raise or are skipped, as the decoders say."""
-    chunk, header, from_offset, until_offset = piece
-    records: list[ConsumerRecord[K, V]] = []
-    while True:
-        found, failure = decode(chunk, header, from_offset, decoders)
-        records += found
-        if failure is None or failure.offset is None or failure.offset >= until_offset:
-            break
-        if decoders.on_error is None:
-            raise failure
-        decoders.on_error(failure)
-        from_offset = failure.offset + 1
-    while records and records[-1].offset >= until_offset:
-        records.pop()
-    return records
-
-
-def unreadable(chunk: Chunk, header: BatchHeader, damage: RecordError) -> RecordUnreadable:
-    return RecordUnreadable(
-        chunk.state.partition,
-        header.base_offset,
-        str(damage),
-        f"Seek to {header.next_offset} to continue after the damaged batch",
-    )
-
-
-def _undecodable(failed: DecodeFailed, topic: str, partition: int) -> DeserializationError:
-    cause = failed.__cause__ or failed
-    error = DeserializationError(
-        f"the {failed.field} of {topic}-{partition} at offset {failed.offset} cannot be decoded: {cause}",
-        topic=topic,
-        partition=partition,
-        offset=failed.offset,
-        field=failed.field,
-        data=failed.data,
-        hint=f'Seek to {failed.offset + 1} to continue after it, or set on_decode_error="skip"',
-    )
-    error.__cause__ = cause
-    return error
-
-
 class RecordBatch(Sequence[ConsumerRecord[K, V]], Generic[K, V]):
     """Records of one or more partitions. Commit `offsets` once all of them are processed."""
 
@@ -369,74 +378,10 @@ def _append(builder: ColumnBuilder, piece: Slice) -> int:
         raise unreadable(chunk, header, damage) from damage
 
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-ByPartition = dict[TopicPartition, list[ConsumerRecord[K, V]]]
-Offsets = Mapping[TopicPartition, int | OffsetAndMetadata] | Mapping[tuple[str, int], int | OffsetAndMetadata]
-
 Committable = ConsumerRecord[Any, Any] | RecordBatch[Any, Any] | Offsets
-Partitions = str | tuple[str, int] | Iterable[str | tuple[str, int]]
 
 
-def _skip(error: DeserializationError) -> None:
-    """on_decode_error="skip"."""
-
-
-class RebalanceListener:
-    """Called when partitions are assigned or revoked; pass it to `subscribe`. Override what you need.
-
-    Any object with `on_partitions_assigned` and `on_partitions_revoked` works. For `AsyncConsumer` the methods may be
-    coroutines. They are called inside `poll` and iterations, after the functions of `on_assign` and `on_revoke`.
-    """
-
-    def on_partitions_assigned(self, assigned: list[TopicPartition]) -> Any:
-        """These were added, and none of their records was handed out yet; you can seek here."""
-
-    def on_partitions_revoked(self, revoked: list[TopicPartition]) -> Any:
-        """These move to other members and are still owned by this one: finish and commit here."""
-
-    def on_partitions_lost(self, lost: list[TopicPartition]) -> Any:
-        """These are already lost; calls `on_partitions_revoked` unless it is overridden."""
-        return self.on_partitions_revoked(lost)
-
-
-def checked_listener(listener: Any) -> Any:
-    """The listener, or None; raises ConfigError if it lacks a method."""
-    if listener is not None:
-        for name in ("on_partitions_assigned", "on_partitions_revoked"):
-            if isinstance(listener, type) or not callable(getattr(listener, name, None)):
-                raise ConfigError(f"listener is {listener!r}, which lacks {name}", hint="Subclass RebalanceListener")
-    return listener
-
-
-def milliseconds(timeout: float | None, timeout_ms: float | None) -> float | None:
-    """A time-out given in seconds (`timeout`) or milliseconds (`timeout_ms`), in milliseconds."""
-    if timeout is None:
-        return timeout_ms
-    if timeout_ms is not None:
-        raise ConfigError(f"timeout ({timeout} s) and timeout_ms ({timeout_ms}) are both given", hint="Give one")
-    return timeout * 1000
-
-
-class RebalanceCallbacks:
-    """The application's rebalance callbacks, in the order in which they were registered."""
-
-    def __init__(self) -> None:
-        self.listener: Any = None
-        self.assign: list[Callable[..., Any]] = []
-        self.revoke: list[Callable[..., Any]] = []
-        self.lose: list[Callable[..., Any]] = []
-
-    def of(self, callback: RebalanceCallback) -> list[Callable[..., Any]]:
-        """The functions to call; without callbacks for lost partitions, those for revoked ones."""
-        listener = self.listener
-        if callback.kind == "assign":
-            return [*self.assign, *([] if listener is None else [listener.on_partitions_assigned])]
-        revoked = [] if listener is None else [listener.on_partitions_revoked]
-        if callback.kind == "revoke":
-            return [*self.revoke, *revoked]
-        lost = getattr(listener, "on_partitions_lost", None)
-        return [*(self.lose or self.revoke), *(revoked if lost is None else [lost])]
+# --------------------------------------------------------------------------------------------------- the reader
 
 
 class Reader(Generic[K, V]):
@@ -564,6 +509,73 @@ class Reader(Generic[K, V]):
         return offsets
 
 
+def _skip(error: DeserializationError) -> None:
+    """on_decode_error="skip"."""
+
+
+# --------------------------------------------------------------------------------------------------- rebalances
+
+
+class RebalanceListener:
+    """Called when partitions are assigned or revoked; pass it to `subscribe`. Override what you need.
+
+    Any object with `on_partitions_assigned` and `on_partitions_revoked` works. For `AsyncConsumer` the methods may be
+    coroutines. They are called inside `poll` and iterations, after the functions of `on_assign` and `on_revoke`.
+    """
+
+    def on_partitions_assigned(self, assigned: list[TopicPartition]) -> Any:
+        """These were added, and none of their records was handed out yet; you can seek here."""
+
+    def on_partitions_revoked(self, revoked: list[TopicPartition]) -> Any:
+        """These move to other members and are still owned by this one: finish and commit here."""
+
+    def on_partitions_lost(self, lost: list[TopicPartition]) -> Any:
+        """These are already lost; calls `on_partitions_revoked` unless it is overridden."""
+        return self.on_partitions_revoked(lost)
+
+
+def checked_listener(listener: Any) -> Any:
+    """The listener, or None; raises ConfigError if it lacks a method."""
+    if listener is not None:
+        for name in ("on_partitions_assigned", "on_partitions_revoked"):
+            if isinstance(listener, type) or not callable(getattr(listener, name, None)):
+                raise ConfigError(f"listener is {listener!r}, which lacks {name}", hint="Subclass RebalanceListener")
+    return listener
+
+
+class RebalanceCallbacks:
+    """The application's rebalance callbacks, in the order in which they were registered."""
+
+    def __init__(self) -> None:
+        self.listener: Any = None
+        self.assign: list[Callable[..., Any]] = []
+        self.revoke: list[Callable[..., Any]] = []
+        self.lose: list[Callable[..., Any]] = []
+
+    def of(self, callback: RebalanceCallback) -> list[Callable[..., Any]]:
+        """The functions to call; without callbacks for lost partitions, those for revoked ones."""
+        listener = self.listener
+        if callback.kind == "assign":
+            return [*self.assign, *([] if listener is None else [listener.on_partitions_assigned])]
+        revoked = [] if listener is None else [listener.on_partitions_revoked]
+        if callback.kind == "revoke":
+            return [*self.revoke, *revoked]
+        lost = getattr(listener, "on_partitions_lost", None)
+        return [*(self.lose or self.revoke), *(revoked if lost is None else [lost])]
+
+
+# --------------------------------------------------------------------------------------------------- arguments
+
+
+def milliseconds(timeout: float | None, timeout_ms: float | None) -> float | None:
+    """A time-out given in seconds (`timeout`) or milliseconds (`timeout_ms`), in milliseconds."""
+    if timeout is None:
+        return timeout_ms
+    if timeout_ms is not None:
+        raise ConfigError(f"timeout ({timeout} s) and timeout_ms ({timeout_ms}) are both given", hint="Give one")
+    return timeout * 1000
+
+
 def _stored(offset: int | OffsetAndMetadata) -> OffsetAndMetadata:
     if isinstance(offset, OffsetAndMetadata):
         return offset
@@ -581,6 +593,10 @@ def in_ms(when: datetime | int | float) -> int:
     return int(when)
 
 
+def pairs(partitions: Iterable[tuple[str, int]]) -> list[TopicPartition]:
+    return [TopicPartition(*partition) for partition in partitions]
+
+
 def partitions_meant(what: Partitions, assigned: Iterable[TopicPartition]) -> list[TopicPartition]:
     """Partitions given by topic, by pair, or several of both; a topic means its assigned partitions."""
     if isinstance(what, str):
@@ -594,6 +610,15 @@ def partitions_meant(what: Partitions, assigned: Iterable[TopicPartition]) -> li
     return meant
 
 
+def checked_subscription(
+    topics: Iterable[str], pattern: Pattern | None, exclude: Pattern | None
+) -> SubscriptionRequest:
+    try:
+        return subscription_request(topics, pattern, exclude)
+    except ValueError as reason:
+        raise ConfigError(str(reason)) from None
+
+
 def unassigned(core: ConsumerCore, timeout_ms: float) -> TimedOut:
     """The error if nothing was assigned in time, with the probable reason as hint."""
     if core.subscription.is_empty:
@@ -605,16 +630,3 @@ def unassigned(core: ConsumerCore, timeout_ms: float) -> TimedOut:
     else:
         hint = "Check that the group's coordinator is up"
     return TimedOut(f"no partitions were assigned within {timeout_ms:.0f} ms", hint=hint)
-
-
-def checked_subscription(
-    topics: Iterable[str], pattern: Pattern | None, exclude: Pattern | None
-) -> SubscriptionRequest:
-    try:
-        return subscription_request(topics, pattern, exclude)
-    except ValueError as reason:
-        raise ConfigError(str(reason)) from None
-
-
-def pairs(partitions: Iterable[tuple[str, int]]) -> list[TopicPartition]:
-    return [TopicPartition(*partition) for partition in partitions]

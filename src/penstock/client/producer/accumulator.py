@@ -42,282 +42,10 @@ from penstock.runtime.randomness import Random
 if TYPE_CHECKING:
     from penstock.records.kernel import Lane
 
-
-SMALLEST_BATCH_BYTES: Final = 4096
-_HALF: Final = 2  # the other half is for closed batches and those in flight
-
-
-class MemoryBudget:
-    """The memory budget. The caller makes sure that one thread uses it at a time."""
-
-    __slots__ = ("limit", "used")
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.used = 0
-
-    @property
-    def free(self) -> int:
-        return self.limit - self.used
-
-    def take(self, size: int) -> bool:
-        """Take `size` bytes; False if there are not enough."""
-        if size > self.limit - self.used:
-            return False
-        self.used += size
-        return True
-
-    def give_back(self, size: int) -> None:
-        self.used -= size
-
-    def share_of(self, open_batches: int, batch_size: int) -> int:
-        """What one more batch may grow to when `open_batches` are open."""
-        fair = self.limit // _HALF // (open_batches + 1)
-        return max(min(batch_size, fair), min(SMALLEST_BATCH_BYTES, batch_size))
-
-
-def partition_of_key(key: bytes, partition_count: int) -> int:
-    """The partition of a key according to Java's default partitioner."""
-    return murmur2(key) % partition_count
-
-
-def next_sticky(current: int, candidates: Sequence[int], random: Random) -> int:
-    """Where records without a key go next: a candidate other than the current one, if there is any."""
-    count = len(candidates)
-    place = random.below(count)
-    if candidates[place] == current and count > 1:
-        place = (place + 1 + random.below(count - 1)) % count
-    return candidates[place]
-
-
-def checked(partition: object, partition_count: int, chosen_by: str, topic: str) -> int:
-    """A partition given by the caller; raises ConfigError if the topic does not have it."""
-    if not isinstance(partition, int) or isinstance(partition, bool):
-        raise TypeError(f"{chosen_by} must be an int, not {type(partition).__name__}")
-    if not 0 <= partition < partition_count:
-        raise ConfigError(f"{chosen_by} is {partition}; topic {topic} has partitions 0 to {partition_count - 1}")
-    return partition
-
-
 NEVER: Final = float("inf")
-
-
-class OutgoingRequest:
-    """Batches for one request to a node: at most one of each partition."""
-
-    __slots__ = ("batches", "node", "size")
-
-    def __init__(self, node: int) -> None:
-        self.node = node
-        self.batches: list[ProducerBatch] = []
-        self.size = 0
-
-    def add(self, batch: ProducerBatch) -> None:
-        self.batches.append(batch)
-        self.size += batch.size
-
-
-class Plan:
-    """What to do now: send `requests` in this order; plan again at `wake_at_ms` at the latest."""
-
-    __slots__ = ("leaderless", "needs_producer_id", "requests", "to_connect", "to_pack", "wake_at_ms")
-
-    def __init__(self) -> None:
-        self.requests: list[OutgoingRequest] = []
-        self.leaderless: set[str] = set()
-        self.to_connect: set[int] = set()
-        self.to_pack: list[ProducerBatch] = []
-        self.needs_producer_id = False
-        self.wake_at_ms = NEVER
-
-
-class NodeSlots:
-    """How many more requests a node may get, and those of this plan."""
-
-    __slots__ = ("free", "node", "requests")
-
-    def __init__(self, node: int, free: int) -> None:
-        self.node = node
-        self.free = free
-        self.requests: list[OutgoingRequest] = []
-
-
-class Held(Enum):
-    """Why a partition has nothing to send now."""
-
-    EMPTY = auto()
-    BACKING_OFF = auto()
-    IN_ORDER = auto()
-    """A response has to arrive first."""
-    PACKING = auto()
-    """Its next batch is being compressed."""
-    NO_PRODUCER_ID = auto()
-
-
-class Usage:
-    """Which features of the producer were used so far."""
-
-    __slots__ = ("has_callbacks",)
-
-    def __init__(self) -> None:
-        self.has_callbacks = False
-
-
-class PartitionQueue:
-    """The batches of one partition. Times are of the monotonic clock."""
-
-    __slots__ = (
-        "_next_order",
-        "driver",
-        "in_flight",
-        "is_driven",
-        "is_muted_by_order",
-        "lane",
-        "not_before_ms",
-        "open",
-        "partition",
-        "sequences",
-        "topic",
-        "usage",
-        "waiting",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        topic: str,
-        partition: int,
-        lane: Lane[Delivery],
-        *,
-        is_muted_by_order: bool,
-        driver: Driver | None = None,
-        usage: Usage | None = None,
-    ) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.lane = lane
-        self.is_muted_by_order = is_muted_by_order
-        self.driver = driver
-        self.usage = Usage() if usage is None else usage
-        self.is_driven = False  # a batch in flight was sent directly: nothing may overtake it
-        self.open: ProducerBatch | None = None
-        self.waiting: deque[ProducerBatch] = deque()
-        self.in_flight: list[ProducerBatch] = []
-        self.sequences = PartitionSequences()
-        self.not_before_ms = 0.0
-        self._next_order = 0
-
-    def __repr__(self) -> str:
-        counts = f"{len(self.waiting)} waiting, {len(self.in_flight)} in flight"
-        return f"<PartitionQueue {self.topic}-{self.partition}: {counts}>"
-
-    def close_open(self) -> ProducerBatch | None:
-        """Close the open batch, which waits from then on; None if none is open."""
-        batch = self.open
-        if batch is None:
-            return None
-        self.lane.close()
-        self.open = None
-        batch.close()
-        self.append(batch)
-        return batch
-
-    def append(self, batch: ProducerBatch) -> None:
-        """A closed batch that was never sent."""
-        batch.order = (self._next_order,)
-        self._next_order += 1
-        self.waiting.append(batch)
-
-    def requeue(self, batch: ProducerBatch) -> None:
-        """Put a batch that has to be sent again back to its place."""
-        at = 0
-        while at < len(self.waiting) and self.waiting[at].order <= batch.order:
-            at += 1
-        self.waiting.insert(at, batch)
-
-    def forget(self, batch: ProducerBatch) -> None:
-        """Remove a waiting batch."""
-        if batch is self.open:
-            self.lane.close()
-            self.open = None
-            batch.close()
-        elif batch in self.waiting:
-            self.waiting.remove(batch)
-
-    def sent(self, batch: ProducerBatch, node: int) -> None:
-        """It is in flight."""
-        self.waiting.remove(batch)
-        self.in_flight.append(batch)
-        batch.attempts += 1
-        batch.node = node
-
-    def answered(self, batch: ProducerBatch) -> None:
-        """It is no longer in flight. It may be called twice."""
-        if batch in self.in_flight:
-            self.in_flight.remove(batch)
-        self.is_driven = False
-
-    def is_oldest(self, batch: ProducerBatch) -> bool:
-        """Whether no numbered batch is before it, waiting or in flight."""
-        before = (other for group in (self.in_flight, self.waiting) for other in group)
-        return not any(other.order < batch.order and other.is_numbered and not other.is_done for other in before)
-
-    def may_take_more(self, now_ms: float, most_in_flight: int) -> bool:
-        """Whether a batch that was never sent could be sent now."""
-        is_free = len(self.in_flight) < self._limit(now_ms, most_in_flight)
-        return is_free and now_ms >= self.not_before_ms and not self.sequences.needs_reset
-
-    def _limit(self, now_ms: float, most_in_flight: int) -> int:
-        return (
-            1 if self.is_muted_by_order or self.is_driven or self.sequences.may_be_unknown(now_ms) else most_in_flight
-        )
-
-    def next_to_send(
-        self, now_ms: float, most_in_flight: int, producer: ProducerId | None, *, is_numbering: bool
-    ) -> ProducerBatch | Held:
-        """The batch to send now, with sequence numbers if those are used; or why there is none."""
-        if now_ms < self.not_before_ms:
-            return Held.BACKING_OFF
-        if is_numbering and self.sequences.needs_reset:
-            held = self._settle(producer)
-            if held is not None:
-                return held
-        if not self.waiting:
-            return Held.EMPTY
-        batch = self.waiting[0]
-        if batch.is_packing:
-            return Held.PACKING
-        if len(self.in_flight) >= self._limit(now_ms, most_in_flight):
-            return Held.IN_ORDER
-        if not is_numbering:
-            return batch
-        if batch.is_numbered:
-            is_early = any(other.order < batch.order for other in self.in_flight)
-            return Held.IN_ORDER if is_early else batch
-        if self.sequences.owner is None:
-            if producer is None:
-                return Held.NO_PRODUCER_ID
-            self.sequences.adopt(producer)
-        batch.numbers = self.sequences.take(batch.count)
-        return batch
-
-    def _settle(self, producer: ProducerId | None) -> ProducerBatch | Held | None:
-        """After a gap: what is left to do before the partition can start a new epoch; None if it has."""
-        if self.in_flight:
-            return Held.IN_ORDER
-        for batch in self.waiting:
-            if batch.is_uncertain and batch.is_numbered:
-                return batch
-        if not self.sequences.reset():
-            owner = self.sequences.owner
-            if producer is None or (owner is not None and producer.id == owner.id):
-                return Held.NO_PRODUCER_ID
-            self.sequences.adopt(producer)
-        for batch in self.waiting:
-            batch.numbers = UNNUMBERED
-        return None
-
-
+SMALLEST_BATCH_BYTES: Final = 4096
 WORTH_PACKING_BYTES: Final = 16 * 1024
+_HALF: Final = 2  # the other half is for closed batches and those in flight
 _RECORD_OVERHEAD: Final = 26  # varints of lengths and deltas, attributes, header count: at most
 _HEADER_OVERHEAD: Final = 10
 
@@ -329,46 +57,6 @@ class Blocked(Enum):
     """Memory is full."""
     NO_TOPIC = auto()
     """The topic's partitions are not known."""
-
-
-class Counters:
-    """Counters of records, batches and requests."""
-
-    __slots__ = (
-        "batches_failed", "batches_retried", "batches_sent", "bytes_sent", "latency_max_ms", "latency_total_ms",
-        "records_failed", "records_sent", "requests_sent",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.records_sent = self.records_failed = 0
-        self.batches_sent = self.batches_failed = self.batches_retried = 0
-        self.bytes_sent = 0
-        self.requests_sent = 0
-        self.latency_total_ms = self.latency_max_ms = 0.0
-
-    def acknowledged(self, batch: ProducerBatch, now_ms: float) -> None:
-        self.records_sent += batch.count
-        self.batches_sent += 1
-        self.bytes_sent += batch.size
-        latency_ms = now_ms - batch.created_ms
-        self.latency_total_ms += latency_ms
-        self.latency_max_ms = max(self.latency_max_ms, latency_ms)
-
-    def failed(self, batch: ProducerBatch) -> None:
-        self.records_failed += batch.count
-        self.batches_failed += 1
-
-
-class TopicQueues:
-    """The partitions of a topic, and the kernel's lanes into them."""
-
-    __slots__ = ("lanes", "name", "queues", "usable")
-
-    def __init__(self, name: str, lanes: TopicLanes[Delivery], queues: list[PartitionQueue]) -> None:
-        self.name = name
-        self.lanes = lanes
-        self.queues = queues
-        self.usable: Sequence[int] = range(len(queues))  # partitions that records without a key may go to
 
 
 class Routes(Protocol):
@@ -608,7 +296,7 @@ class Accumulator:
     def _plan_partition(
         self, queue: PartitionQueue, now_ms: float, slots: NodeSlots, producer: ProducerId | None, plan: Plan
     ) -> Held | None:
-        """Add what a partition can send to its node's requests. Returns why it cannot send more; None if all are full."""
+        """Add what a partition can send to its node's requests. Returns why it sends no more; None if all are full."""
         most_in_flight = self.settings.max_in_flight
         place = 0  # batches of a partition go into different requests: the next one from this one on
         while place < len(slots.requests) or slots.free > 0:
@@ -746,9 +434,325 @@ class Accumulator:
             yield batch
 
 
+# --------------------------------------------------------------------------------------------------- partitions
+
+
+class TopicQueues:
+    """The partitions of a topic, and the kernel's lanes into them."""
+
+    __slots__ = ("lanes", "name", "queues", "usable")
+
+    def __init__(self, name: str, lanes: TopicLanes[Delivery], queues: list[PartitionQueue]) -> None:
+        self.name = name
+        self.lanes = lanes
+        self.queues = queues
+        self.usable: Sequence[int] = range(len(queues))  # partitions that records without a key may go to
+
+
+class PartitionQueue:
+    """The batches of one partition. Times are of the monotonic clock."""
+
+    __slots__ = (
+        "_next_order",
+        "driver",
+        "in_flight",
+        "is_driven",
+        "is_muted_by_order",
+        "lane",
+        "not_before_ms",
+        "open",
+        "partition",
+        "sequences",
+        "topic",
+        "usage",
+        "waiting",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        lane: Lane[Delivery],
+        *,
+        is_muted_by_order: bool,
+        driver: Driver | None = None,
+        usage: Usage | None = None,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.lane = lane
+        self.is_muted_by_order = is_muted_by_order
+        self.driver = driver
+        self.usage = Usage() if usage is None else usage
+        self.is_driven = False  # a batch in flight was sent directly: nothing may overtake it
+        self.open: ProducerBatch | None = None
+        self.waiting: deque[ProducerBatch] = deque()
+        self.in_flight: list[ProducerBatch] = []
+        self.sequences = PartitionSequences()
+        self.not_before_ms = 0.0
+        self._next_order = 0
+
+    def __repr__(self) -> str:
+        counts = f"{len(self.waiting)} waiting, {len(self.in_flight)} in flight"
+        return f"<PartitionQueue {self.topic}-{self.partition}: {counts}>"
+
+    def close_open(self) -> ProducerBatch | None:
+        """Close the open batch, which waits from then on; None if none is open."""
+        batch = self.open
+        if batch is None:
+            return None
+        self.lane.close()
+        self.open = None
+        batch.close()
+        self.append(batch)
+        return batch
+
+    def append(self, batch: ProducerBatch) -> None:
+        """A closed batch that was never sent."""
+        batch.order = (self._next_order,)
+        self._next_order += 1
+        self.waiting.append(batch)
+
+    def requeue(self, batch: ProducerBatch) -> None:
+        """Put a batch that has to be sent again back to its place."""
+        at = 0
+        while at < len(self.waiting) and self.waiting[at].order <= batch.order:
+            at += 1
+        self.waiting.insert(at, batch)
+
+    def forget(self, batch: ProducerBatch) -> None:
+        """Remove a waiting batch."""
+        if batch is self.open:
+            self.lane.close()
+            self.open = None
+            batch.close()
+        elif batch in self.waiting:
+            self.waiting.remove(batch)
+
+    def sent(self, batch: ProducerBatch, node: int) -> None:
+        """It is in flight."""
+        self.waiting.remove(batch)
+        self.in_flight.append(batch)
+        batch.attempts += 1
+        batch.node = node
+
+    def answered(self, batch: ProducerBatch) -> None:
+        """It is no longer in flight. It may be called twice."""
+        if batch in self.in_flight:
+            self.in_flight.remove(batch)
+        self.is_driven = False
+
+    def is_oldest(self, batch: ProducerBatch) -> bool:
+        """Whether no numbered batch is before it, waiting or in flight."""
+        before = (other for group in (self.in_flight, self.waiting) for other in group)
+        return not any(other.order < batch.order and other.is_numbered and not other.is_done for other in before)
+
+    def may_take_more(self, now_ms: float, most_in_flight: int) -> bool:
+        """Whether a batch that was never sent could be sent now."""
+        is_free = len(self.in_flight) < self._limit(now_ms, most_in_flight)
+        return is_free and now_ms >= self.not_before_ms and not self.sequences.needs_reset
+
+    def _limit(self, now_ms: float, most_in_flight: int) -> int:
+        return (
+            1 if self.is_muted_by_order or self.is_driven or self.sequences.may_be_unknown(now_ms) else most_in_flight
+        )
+
+    def next_to_send(
+        self, now_ms: float, most_in_flight: int, producer: ProducerId | None, *, is_numbering: bool
+    ) -> ProducerBatch | Held:
+        """The batch to send now, with sequence numbers if those are used; or why there is none."""
+        if now_ms < self.not_before_ms:
+            return Held.BACKING_OFF
+        if is_numbering and self.sequences.needs_reset:
+            held = self._settle(producer)
+            if held is not None:
+                return held
+        if not self.waiting:
+            return Held.EMPTY
+        batch = self.waiting[0]
+        if batch.is_packing:
+            return Held.PACKING
+        if len(self.in_flight) >= self._limit(now_ms, most_in_flight):
+            return Held.IN_ORDER
+        if not is_numbering:
+            return batch
+        if batch.is_numbered:
+            is_early = any(other.order < batch.order for other in self.in_flight)
+            return Held.IN_ORDER if is_early else batch
+        if self.sequences.owner is None:
+            if producer is None:
+                return Held.NO_PRODUCER_ID
+            self.sequences.adopt(producer)
+        batch.numbers = self.sequences.take(batch.count)
+        return batch
+
+    def _settle(self, producer: ProducerId | None) -> ProducerBatch | Held | None:
+        """After a gap: what is left to do before the partition can start a new epoch; None if it has."""
+        if self.in_flight:
+            return Held.IN_ORDER
+        for batch in self.waiting:
+            if batch.is_uncertain and batch.is_numbered:
+                return batch
+        if not self.sequences.reset():
+            owner = self.sequences.owner
+            if producer is None or (owner is not None and producer.id == owner.id):
+                return Held.NO_PRODUCER_ID
+            self.sequences.adopt(producer)
+        for batch in self.waiting:
+            batch.numbers = UNNUMBERED
+        return None
+
+
+class Held(Enum):
+    """Why a partition has nothing to send now."""
+
+    EMPTY = auto()
+    BACKING_OFF = auto()
+    IN_ORDER = auto()
+    """A response has to arrive first."""
+    PACKING = auto()
+    """Its next batch is being compressed."""
+    NO_PRODUCER_ID = auto()
+
+
+class Usage:
+    """Which features of the producer were used so far."""
+
+    __slots__ = ("has_callbacks",)
+
+    def __init__(self) -> None:
+        self.has_callbacks = False
+
+
+def partition_of_key(key: bytes, partition_count: int) -> int:
+    """The partition of a key according to Java's default partitioner."""
+    return murmur2(key) % partition_count
+
+
+def next_sticky(current: int, candidates: Sequence[int], random: Random) -> int:
+    """Where records without a key go next: a candidate other than the current one, if there is any."""
+    count = len(candidates)
+    place = random.below(count)
+    if candidates[place] == current and count > 1:
+        place = (place + 1 + random.below(count - 1)) % count
+    return candidates[place]
+
+
+def checked(partition: object, partition_count: int, chosen_by: str, topic: str) -> int:
+    """A partition given by the caller; raises ConfigError if the topic does not have it."""
+    if not isinstance(partition, int) or isinstance(partition, bool):
+        raise TypeError(f"{chosen_by} must be an int, not {type(partition).__name__}")
+    if not 0 <= partition < partition_count:
+        raise ConfigError(f"{chosen_by} is {partition}; topic {topic} has partitions 0 to {partition_count - 1}")
+    return partition
+
+
+# --------------------------------------------------------------------------------------------------- plans
+
+
+class Plan:
+    """What to do now: send `requests` in this order; plan again at `wake_at_ms` at the latest."""
+
+    __slots__ = ("leaderless", "needs_producer_id", "requests", "to_connect", "to_pack", "wake_at_ms")
+
+    def __init__(self) -> None:
+        self.requests: list[OutgoingRequest] = []
+        self.leaderless: set[str] = set()
+        self.to_connect: set[int] = set()
+        self.to_pack: list[ProducerBatch] = []
+        self.needs_producer_id = False
+        self.wake_at_ms = NEVER
+
+
+class OutgoingRequest:
+    """Batches for one request to a node: at most one of each partition."""
+
+    __slots__ = ("batches", "node", "size")
+
+    def __init__(self, node: int) -> None:
+        self.node = node
+        self.batches: list[ProducerBatch] = []
+        self.size = 0
+
+    def add(self, batch: ProducerBatch) -> None:
+        self.batches.append(batch)
+        self.size += batch.size
+
+
+class NodeSlots:
+    """How many more requests a node may get, and those of this plan."""
+
+    __slots__ = ("free", "node", "requests")
+
+    def __init__(self, node: int, free: int) -> None:
+        self.node = node
+        self.free = free
+        self.requests: list[OutgoingRequest] = []
+
+
+# --------------------------------------------------------------------------------------------------- memory, counters
+
+
+class MemoryBudget:
+    """The memory budget. The caller makes sure that one thread uses it at a time."""
+
+    __slots__ = ("limit", "used")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+
+    @property
+    def free(self) -> int:
+        return self.limit - self.used
+
+    def take(self, size: int) -> bool:
+        """Take `size` bytes; False if there are not enough."""
+        if size > self.limit - self.used:
+            return False
+        self.used += size
+        return True
+
+    def give_back(self, size: int) -> None:
+        self.used -= size
+
+    def share_of(self, open_batches: int, batch_size: int) -> int:
+        """What one more batch may grow to when `open_batches` are open."""
+        fair = self.limit // _HALF // (open_batches + 1)
+        return max(min(batch_size, fair), min(SMALLEST_BATCH_BYTES, batch_size))
+
+
 def record_size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
     """The most that a record takes in a batch, in bytes."""
     size = _RECORD_OVERHEAD + (len(key) if key else 0) + (len(value) if value else 0)
     for name, content in headers:
         size += _HEADER_OVERHEAD + len(name) * 4 + (len(content) if content else 0)
     return size
+
+
+class Counters:
+    """Counters of records, batches and requests."""
+
+    __slots__ = (
+        "batches_failed", "batches_retried", "batches_sent", "bytes_sent", "latency_max_ms", "latency_total_ms",
+        "records_failed", "records_sent", "requests_sent",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.records_sent = self.records_failed = 0
+        self.batches_sent = self.batches_failed = self.batches_retried = 0
+        self.bytes_sent = 0
+        self.requests_sent = 0
+        self.latency_total_ms = self.latency_max_ms = 0.0
+
+    def acknowledged(self, batch: ProducerBatch, now_ms: float) -> None:
+        self.records_sent += batch.count
+        self.batches_sent += 1
+        self.bytes_sent += batch.size
+        latency_ms = now_ms - batch.created_ms
+        self.latency_total_ms += latency_ms
+        self.latency_max_ms = max(self.latency_max_ms, latency_ms)
+
+    def failed(self, batch: ProducerBatch) -> None:
+        self.records_failed += batch.count
+        self.batches_failed += 1

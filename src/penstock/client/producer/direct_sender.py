@@ -35,179 +35,7 @@ from penstock.wire.framing import FrameReceiver, decode_response, encode_request
 from penstock.wire.protocol import ApiKey, response_codec
 from penstock.wire.schemas.produce import ProduceRequest, ProduceResponse
 
-_MOST_ANSWER_BYTES: Final = 1024 * 1024
-_MAX_CORRELATION: Final = 2**31 - 1
-_AWAKE_S: Final = 300e-6
-_WORTH_S: Final = 1e-3  # for slower responses, the wake-up is a small part of the time
-_SLOW_S: Final = 2e-3
-_WAKING_S: Final = 60e-6
-_MEMORY: Final = 8  # responses in the moving average
-_EMPTY: Final = b""
-
-# With one processor the broker cannot answer while this thread polls.
-_MAY_STAY_AWAKE: Final = (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1) > 1
-
-_yield_processor: Final[Callable[[], object]] = getattr(os, "sched_yield", partial(time.sleep, 0))
-
 Ended = Callable[[ProduceResponse | PenstockError], None]
-
-
-class DirectConnection:
-    """Opened by `open_direct_connection`. Every failure raises a PenstockError; the connection is unusable then."""
-
-    def __init__(self, sock: socket.socket, node: str, version: int, client_id: str | None) -> None:
-        self.node = node
-        self.version = version
-        self.is_busy = False  # a request is in flight
-        self._is_held = False  # by a thread
-        self._is_closing = False
-        self._sock = sock
-        self._client_id = client_id
-        self._receiver = FrameReceiver(_MOST_ANSWER_BYTES)
-        self._poll = select.poll()
-        self._poll.register(sock, select.POLLIN)
-        self._correlation_id = 0
-        self._usual_s = 0.0
-        self._timer: asyncio.TimerHandle | None = None
-
-    # --- the thread that waits
-
-    def hold(self) -> None:
-        """Before a request: the calling thread owns the connection until `let_go`."""
-        self.is_busy = self._is_held = True
-
-    def let_go(self) -> None:
-        """The calling thread is done; if the connection was closed meanwhile, the socket is closed now."""
-        self._is_held = False
-        if self._is_closing:
-            self._sock.close()
-
-    def send(self, message: ProduceRequest) -> None:
-        """Send a request; it is in flight when this returns."""
-        self._correlation_id = self._correlation_id % _MAX_CORRELATION + 1
-        chunks = encode_request(ApiKey.PRODUCE, self.version, self._correlation_id, self._client_id, message)
-        data = _EMPTY.join(chunks)  # type: ignore[arg-type]
-        try:
-            sent = self._sock.send(data)
-        except OSError as error:
-            raise NotConnected(self.node, f"the connection broke: {error}") from error
-        if sent < len(data):
-            raise NotConnected(self.node, "its send buffer is full")
-
-    def answer(self, patience_s: float) -> ProduceResponse | None:
-        """The response; None if it does not arrive in time, but may arrive later."""
-        began_s = time.perf_counter()
-        awake_until_s = self._doze(began_s) if patience_s > _WORTH_S else began_s
-        receiver, receive = self._receiver, self._sock.recv_into
-        while True:
-            try:
-                count = receive(receiver.get_buffer())
-            except BlockingIOError:
-                now_s = time.perf_counter()
-                if now_s < awake_until_s:
-                    _yield_processor()  # the broker may be waiting for this processor
-                    continue
-                left_s = began_s + patience_s - now_s
-                if left_s <= 0 or not self._poll.poll(left_s * 1000):
-                    self._usual_s = _SLOW_S
-                    return None
-                continue
-            except OSError as error:
-                raise NotConnected(self.node, f"the connection broke: {error}") from error
-            if not count:
-                raise NotConnected(self.node, "the broker closed the connection")
-            try:
-                frames = receiver.received(count)
-                if frames:
-                    took_s = min(time.perf_counter() - began_s, _SLOW_S)
-                    self._usual_s += (took_s - self._usual_s) / _MEMORY
-                    return self._decoded(frames)
-            except WireError as error:
-                raise ProtocolViolation(self.node, f"in response to Produce: {error}") from error
-
-    def _doze(self, now_s: float) -> float:
-        """Sleep for half of the usual response time; returns until when to poll after that."""
-        usual_s = self._usual_s
-        if usual_s >= _WORTH_S or not _MAY_STAY_AWAKE:
-            return now_s
-        nap_s = usual_s / 2 - _WAKING_S
-        if nap_s > _WAKING_S:
-            time.sleep(nap_s)
-        return time.perf_counter() + _AWAKE_S
-
-    def _decoded(self, frames: list[bytes | memoryview]) -> ProduceResponse:
-        header, position = decode_response(ApiKey.PRODUCE, self.version, frames[0])
-        if header.correlation_id != self._correlation_id or len(frames) > 1:
-            raise WireError(f"correlation id {header.correlation_id}, expected {self._correlation_id}")
-        message, _ = response_codec(ApiKey.PRODUCE, self.version).decode(frames[0], position)
-        if not isinstance(message, ProduceResponse):
-            raise WireError(f"a {type(message).__name__}")
-        return message
-
-    # --- the event loop
-
-    def watch(self, loop: asyncio.AbstractEventLoop, timeout_ms: float, on_end: Ended) -> None:
-        """Wait for the response on the loop: `on_end` is called with it, or with the error."""
-
-        def look() -> None:
-            try:
-                response = self.answer(0)
-            except PenstockError as error:
-                end(error)
-            else:
-                if response is not None:
-                    end(response)
-
-        def late() -> None:
-            end(RequestTimedOut(self.node, f"Produce v{self.version}", timeout_ms))
-
-        def end(outcome: ProduceResponse | PenstockError) -> None:
-            self.unwatch(loop)
-            on_end(outcome)
-
-        self._timer = loop.call_later(timeout_ms / 1000, late)
-        loop.add_reader(self._sock, look)
-
-    def unwatch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Stop waiting: a thread may use the connection again."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._sock.fileno() >= 0:
-            loop.remove_reader(self._sock)
-
-    def close(self, loop: asyncio.AbstractEventLoop) -> None:
-        """On the loop. A thread that waits for a response gets NotConnected. It may be called twice."""
-        self.unwatch(loop)
-        if self._sock.fileno() < 0:
-            return
-        with contextlib.suppress(OSError):  # the broker has closed it
-            self._sock.shutdown(socket.SHUT_RDWR)
-        self._is_closing = True  # first, so that of two threads at least one sees it
-        if not self._is_held:
-            self._sock.close()
-
-
-async def open_direct_connection(connection: Connection, version: int, timeout_ms: float) -> DirectConnection | None:
-    """A second connection to the same broker; None if it needs TLS. Raises NotConnected."""
-    peer = connection.plain_peer
-    if peer is None:
-        return None
-    family, address = peer
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        async with asyncio.timeout(timeout_ms / 1000):
-            await asyncio.get_running_loop().sock_connect(sock, address)
-    except OSError as error:  # a TimeoutError is one too
-        sock.close()
-        raise NotConnected(connection.node, f"no second connection: {str(error) or 'not in time'}") from error
-    except BaseException:
-        sock.close()
-        raise
-    return DirectConnection(sock, connection.node, version, connection.client_id)
-
 
 _log = logging.getLogger("penstock.producer")
 # How long a record may lie if no thread comes to send it. Shorter ticks cost every record: at 2 ms the loop's thread
@@ -222,6 +50,18 @@ _OPEN_TIMEOUT_MS: Final = 1_000.0
 _REOPEN_S: Final = 1.0
 _KEEP_S: Final = 10.0
 _LOOK_AGAIN_S: Final = 0.5
+
+_MOST_ANSWER_BYTES: Final = 1024 * 1024
+_MAX_CORRELATION: Final = 2**31 - 1
+_AWAKE_S: Final = 300e-6
+_WORTH_S: Final = 1e-3  # for slower responses, the wake-up is a small part of the time
+_SLOW_S: Final = 2e-3
+_WAKING_S: Final = 60e-6
+_MEMORY: Final = 8  # responses in the moving average
+_EMPTY: Final = b""
+# With one processor the broker cannot answer while this thread polls.
+_MAY_STAY_AWAKE: Final = (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1) > 1
+_yield_processor: Final[Callable[[], object]] = getattr(os, "sched_yield", partial(time.sleep, 0))
 
 
 class DirectSender:
@@ -446,3 +286,163 @@ class DirectSender:
             await asyncio.wait(list(self._opening.values()))
         for link in links.values():
             link.close(self._loop)
+
+
+# --------------------------------------------------------------------------------------------------- connections
+
+
+class DirectConnection:
+    """Opened by `open_direct_connection`. Every failure raises a PenstockError; the connection is unusable then."""
+
+    def __init__(self, sock: socket.socket, node: str, version: int, client_id: str | None) -> None:
+        self.node = node
+        self.version = version
+        self.is_busy = False  # a request is in flight
+        self._is_held = False  # by a thread
+        self._is_closing = False
+        self._sock = sock
+        self._client_id = client_id
+        self._receiver = FrameReceiver(_MOST_ANSWER_BYTES)
+        self._poll = select.poll()
+        self._poll.register(sock, select.POLLIN)
+        self._correlation_id = 0
+        self._usual_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    # --- the thread that waits
+
+    def hold(self) -> None:
+        """Before a request: the calling thread owns the connection until `let_go`."""
+        self.is_busy = self._is_held = True
+
+    def let_go(self) -> None:
+        """The calling thread is done; if the connection was closed meanwhile, the socket is closed now."""
+        self._is_held = False
+        if self._is_closing:
+            self._sock.close()
+
+    def send(self, message: ProduceRequest) -> None:
+        """Send a request; it is in flight when this returns."""
+        self._correlation_id = self._correlation_id % _MAX_CORRELATION + 1
+        chunks = encode_request(ApiKey.PRODUCE, self.version, self._correlation_id, self._client_id, message)
+        data = _EMPTY.join(chunks)  # type: ignore[arg-type]
+        try:
+            sent = self._sock.send(data)
+        except OSError as error:
+            raise NotConnected(self.node, f"the connection broke: {error}") from error
+        if sent < len(data):
+            raise NotConnected(self.node, "its send buffer is full")
+
+    def answer(self, patience_s: float) -> ProduceResponse | None:
+        """The response; None if it does not arrive in time, but may arrive later."""
+        began_s = time.perf_counter()
+        awake_until_s = self._doze(began_s) if patience_s > _WORTH_S else began_s
+        receiver, receive = self._receiver, self._sock.recv_into
+        while True:
+            try:
+                count = receive(receiver.get_buffer())
+            except BlockingIOError:
+                now_s = time.perf_counter()
+                if now_s < awake_until_s:
+                    _yield_processor()  # the broker may be waiting for this processor
+                    continue
+                left_s = began_s + patience_s - now_s
+                if left_s <= 0 or not self._poll.poll(left_s * 1000):
+                    self._usual_s = _SLOW_S
+                    return None
+                continue
+            except OSError as error:
+                raise NotConnected(self.node, f"the connection broke: {error}") from error
+            if not count:
+                raise NotConnected(self.node, "the broker closed the connection")
+            try:
+                frames = receiver.received(count)
+                if frames:
+                    took_s = min(time.perf_counter() - began_s, _SLOW_S)
+                    self._usual_s += (took_s - self._usual_s) / _MEMORY
+                    return self._decoded(frames)
+            except WireError as error:
+                raise ProtocolViolation(self.node, f"in response to Produce: {error}") from error
+
+    def _doze(self, now_s: float) -> float:
+        """Sleep for half of the usual response time; returns until when to poll after that."""
+        usual_s = self._usual_s
+        if usual_s >= _WORTH_S or not _MAY_STAY_AWAKE:
+            return now_s
+        nap_s = usual_s / 2 - _WAKING_S
+        if nap_s > _WAKING_S:
+            time.sleep(nap_s)
+        return time.perf_counter() + _AWAKE_S
+
+    def _decoded(self, frames: list[bytes | memoryview]) -> ProduceResponse:
+        header, position = decode_response(ApiKey.PRODUCE, self.version, frames[0])
+        if header.correlation_id != self._correlation_id or len(frames) > 1:
+            raise WireError(f"correlation id {header.correlation_id}, expected {self._correlation_id}")
+        message, _ = response_codec(ApiKey.PRODUCE, self.version).decode(frames[0], position)
+        if not isinstance(message, ProduceResponse):
+            raise WireError(f"a {type(message).__name__}")
+        return message
+
+    # --- the event loop
+
+    def watch(self, loop: asyncio.AbstractEventLoop, timeout_ms: float, on_end: Ended) -> None:
+        """Wait for the response on the loop: `on_end` is called with it, or with the error."""
+
+        def look() -> None:
+            try:
+                response = self.answer(0)
+            except PenstockError as error:
+                end(error)
+            else:
+                if response is not None:
+                    end(response)
+
+        def late() -> None:
+            end(RequestTimedOut(self.node, f"Produce v{self.version}", timeout_ms))
+
+        def end(outcome: ProduceResponse | PenstockError) -> None:
+            self.unwatch(loop)
+            on_end(outcome)
+
+        self._timer = loop.call_later(timeout_ms / 1000, late)
+        loop.add_reader(self._sock, look)
+
+    def unwatch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Stop waiting: a thread may use the connection again."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._sock.fileno() >= 0:
+            loop.remove_reader(self._sock)
+
+    def close(self, loop: asyncio.AbstractEventLoop) -> None:
+        """On the loop. A thread that waits for a response gets NotConnected. It may be called twice."""
+        self.unwatch(loop)
+        if self._sock.fileno() < 0:
+            return
+        with contextlib.suppress(OSError):  # the broker has closed it
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self._is_closing = True  # first, so that of two threads at least one sees it
+        if not self._is_held:
+            self._sock.close()
+
+
+async def open_direct_connection(connection: Connection, version: int, timeout_ms: float) -> DirectConnection | None:
+    """A second connection to the same broker; None if it needs TLS. Raises NotConnected."""
+    peer = connection.plain_peer
+    if peer is None:
+        return None
+    family, address = peer
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        async with asyncio.timeout(timeout_ms / 1000):
+            await asyncio.get_running_loop().sock_connect(sock, address)
+    except OSError as error:  # a TimeoutError is one too
+        sock.close()
+        raise NotConnected(connection.node, f"no second connection: {str(error) or 'not in time'}") from error
+    except BaseException:
+        sock.close()
+        raise
+    return DirectConnection(sock, connection.node, version, connection.client_id)

@@ -35,12 +35,18 @@ from penstock.records.kernel import BatchBuilder, Callbacks
 if TYPE_CHECKING:
     from penstock.client.producer.accumulator import PartitionQueue
 
-
 SEQUENCES: Final = 2**31
 MAX_EPOCH: Final = 2**15 - 1
 NO_SEQUENCE: Final = -1
+Callback = Callable[[], None]
+
+_log = logging.getLogger("penstock.producer")
 _KNOWN_FOR_MS: Final = 3_600_000.0
 """Brokers forget an idle producer, after a day by default."""
+_new_metadata: Final[Any] = tuple.__new__
+
+
+# --------------------------------------------------------------------------------------------------- sequence numbers
 
 
 class ProducerId(NamedTuple):
@@ -113,6 +119,9 @@ class PartitionSequences:
         return True
 
 
+# --------------------------------------------------------------------------------------------------- completion
+
+
 class Timestamps(Protocol):
     """A timestamp for each record, in milliseconds."""
 
@@ -138,12 +147,6 @@ class TimestampRuns:
         number = bisect_right(self._firsts, index)
         end = self._firsts[number] if number < len(self._firsts) else sys.maxsize
         return self._times_ms[number - 1], self._firsts[number - 1], end
-
-
-_log = logging.getLogger("penstock.producer")
-
-Callback = Callable[[], None]
-_new_metadata: Final[Any] = tuple.__new__
 
 
 class RecordMetadata(NamedTuple):
@@ -352,6 +355,9 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
+
+
+# --------------------------------------------------------------------------------------------------- batches
 
 
 class Builder(Protocol):

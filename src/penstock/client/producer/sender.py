@@ -50,124 +50,13 @@ from penstock.wire.schemas.produce import (
 HIGHEST_VERSION: Final = 12
 FIRST_WITH_BATCHES: Final = 3
 FIRST_WITH_ZSTD: Final = 7
+
+_log = logging.getLogger("penstock.producer")
 _FIRST_WITH_TIMESTAMPS: Final = 2
-
-
-def produce_request(batches: Sequence[ProducerBatch], version: int, settings: ProducerSettings) -> ProduceRequest:
-    """A Produce request for batches of different partitions."""
-    topics: dict[str, TopicProduceData] = {}
-    for batch in batches:
-        topic = topics.get(batch.topic)
-        if topic is None:
-            topic = topics[batch.topic] = TopicProduceData(name=batch.topic, partition_data=[])
-        topic.partition_data.append(
-            PartitionProduceData(index=batch.partition, records=encoded(batch, version, settings))
-        )
-    return ProduceRequest(
-        acks=settings.required_acks, timeout_ms=settings.request_timeout_ms, topic_data=list(topics.values())
-    )
-
-
-def encoded(batch: ProducerBatch, version: int, settings: ProducerSettings) -> bytes | bytearray:
-    """The bytes of a closed batch for a version of Produce."""
-    made_as = (batch.numbers, min(version, FIRST_WITH_BATCHES))
-    if batch.encoded is None or batch.encoded_as != made_as:
-        if batch.builder is None:
-            raise ValueError(f"the batch for {batch.topic}-{batch.partition} is done")
-        if version >= FIRST_WITH_BATCHES:
-            batch.encoded = batch.builder.build(
-                codec=settings.codec, level=settings.compression_level, producer_id=batch.numbers.producer_id,
-                producer_epoch=batch.numbers.producer_epoch, base_sequence=batch.numbers.base_sequence,
-                is_transactional=False,
-            )  # fmt: skip
-        else:
-            batch.encoded = _message_set(batch, version, settings)
-        batch.encoded_as = made_as
-    return batch.encoded
-
-
-def _message_set(batch: ProducerBatch, version: int, settings: ProducerSettings) -> bytes:
-    if batch.builder is None:
-        raise ValueError(f"the batch for {batch.topic}-{batch.partition} is done")
-    plain = batch.builder.build(
-        codec=Codec.NONE, level=None, producer_id=-1, producer_epoch=-1, base_sequence=-1, is_transactional=False
-    )
-    messages = [
-        LegacyMessage(record.offset, record.timestamp, CREATE_TIME, record.key, record.value)
-        for record in decode_batch(plain, verify=False)
-    ]
-    magic = 1 if version >= _FIRST_WITH_TIMESTAMPS else 0
-    return encode_message_set(messages, magic, codec=settings.codec, level=settings.compression_level)
-
-
-def check_codec(node: str, version: int, codec: Codec) -> None:
-    """Raises UnsupportedVersion if brokers with this version of Produce do not know the codec."""
-    if codec is Codec.ZSTD and version < FIRST_WITH_ZSTD:
-        raise UnsupportedVersion(node, "zstd (Produce)", (FIRST_WITH_ZSTD, HIGHEST_VERSION), (0, version))
-
-
-class PartitionResponse(NamedTuple):
-    """The response for one batch. The default is assumed for acks=0, which has no response."""
-
-    code: ErrorCode = ErrorCode.NONE
-    base_offset: int = -1
-    append_time_ms: int = -1
-    message: str | None = None
-    leader: int = -1
-    leader_epoch: int = -1
-    record_errors: Mapping[int, str] | None = None
-    """The reason for each invalid record of the batch, if the broker sent any."""
-
-    @staticmethod
-    def missing() -> PartitionResponse:
-        """For a response without a partition of the request."""
-        return PartitionResponse(ErrorCode.UNKNOWN_SERVER_ERROR, message="the response does not contain the partition")
-
-
-def partition_responses(response: ProduceResponse) -> dict[tuple[str, int], PartitionResponse]:
-    """The responses by topic and partition."""
-    return {
-        (topic.name, each.index): _partition_response(each)
-        for topic in response.responses
-        for each in topic.partition_responses
-    }
-
-
-def _partition_response(each: PartitionProduceResponse) -> PartitionResponse:
-    message = each.error_message
-    record_errors = None
-    if each.record_errors:
-        record_errors = {
-            record.batch_index: record.batch_index_error_message or message or "rejected"
-            for record in each.record_errors
-        }
-    leader = each.current_leader
-    return PartitionResponse(
-        error_code(each.error_code),
-        each.base_offset,
-        each.log_append_time_ms,
-        message,
-        leader.leader_id,
-        leader.leader_epoch,
-        record_errors,
-    )
-
-
-class Verdict(Enum):
-    ACKNOWLEDGE = auto()
-    AGAIN = auto()
-    SPLIT = auto()
-    FAIL = auto()
-
-
-class Decision(NamedTuple):
-    verdict: Verdict
-    refresh: bool = False
-    gap: bool = False
-    is_settled: bool = False
-    """The broker compared the batch's sequence numbers with its log: it is certain now whether it is stored."""
-
-
+_HIGHEST_VERSION: Final = 5
+_NO_TRANSACTIONS_MS: Final = 2**31 - 1
+_PACKING_THREADS: Final = 2
+_LOOK_AGAIN_S: Final = 0.005
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 _FORGOTTEN: Final = frozenset(
     {ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED}
@@ -186,151 +75,6 @@ _LEADER_MOVED: Final = frozenset(
         ErrorCode.BROKER_NOT_AVAILABLE,
     }
 )
-
-
-def decide(
-    code: ErrorCode, *, count: int, is_numbered: bool, is_oldest: bool, may_retry: bool, is_recognisable: bool = True
-) -> Decision:
-    """What a response with this code means for a batch of `count` records.
-
-    `is_oldest`: no batch with numbers that is not settled stands before it in its partition. `is_recognisable`: a
-    broker that has it would say so; otherwise it may have it and call it out of order.
-    """
-    if code is ErrorCode.NONE or code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-        return Decision(Verdict.ACKNOWLEDGE, is_settled=True)
-    if code in _TOO_LARGE:
-        return Decision(Verdict.SPLIT) if count > 1 else Decision(Verdict.FAIL, gap=is_numbered)
-    if is_numbered and may_retry:
-        if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            # With unsettled batches before it, it came too early, and waits its turn. As the oldest it should follow
-            # what the broker has: the broker has lost records, or a batch before it has failed for good.
-            if is_oldest and not is_recognisable:
-                return Decision(Verdict.FAIL, gap=True)
-            return Decision(Verdict.AGAIN, gap=is_oldest, is_settled=is_recognisable)
-        if code in _FORGOTTEN and is_recognisable:
-            return Decision(Verdict.AGAIN, gap=True, is_settled=True)
-    if may_retry and (code.retriable or code in _LEADER_MOVED):
-        return Decision(Verdict.AGAIN, refresh=code in _LEADER_MOVED)
-    return Decision(Verdict.FAIL, refresh=code in _LEADER_MOVED, gap=is_numbered)
-
-
-def decide_unanswered(*, is_retriable: bool, is_numbered: bool, may_retry: bool) -> Decision:
-    """The same without a response: the connection broke or the request timed out, and the batch may be stored."""
-    if may_retry and is_retriable:
-        return Decision(Verdict.AGAIN, refresh=True)
-    return Decision(Verdict.FAIL, refresh=True, gap=is_numbered)
-
-
-_log = logging.getLogger("penstock.producer")
-
-
-class Acknowledged(NamedTuple):
-    base_offset: int
-    stamps: Timestamps | int
-
-
-class Settled(NamedTuple):
-    """`end` is how the batch ends, None if it does not; `refresh`: its leader may have moved."""
-
-    end: Acknowledged | Exception | None = None
-    refresh: bool = False
-
-
-_NOTHING_TO_DO = Settled()
-_TOO_EARLY = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-
-
-class Settlement:
-    """Applies responses to batches; called with the accumulator's lock held."""
-
-    def __init__(self, accumulator: Accumulator, random: Random) -> None:
-        self._accumulator = accumulator
-        self._settings = accumulator.settings
-        self._random = random
-
-    def settle(self, batch: ProducerBatch, answer: PartitionResponse | BaseException, now_ms: float) -> Settled:
-        """Apply the broker's response for a batch, or the error that took its place."""
-        batch.queue.answered(batch)
-        self._accumulator.touch(batch.queue)
-        if batch.is_done:
-            return _NOTHING_TO_DO  # expired meanwhile; its partition waited for this
-        decision = self._decide(batch, answer)
-        if decision.gap:
-            batch.queue.sequences.mark_gap()
-        if decision.is_settled:
-            batch.is_uncertain = False
-        if isinstance(answer, PartitionResponse) and decision.verdict is Verdict.ACKNOWLEDGE:
-            batch.queue.sequences.stored(batch.numbers, now_ms)
-            return Settled(Acknowledged(answer.base_offset, batch.stamps_for(answer.append_time_ms)))
-        error = batch.last_error = _error_of(batch, answer)
-        if decision.verdict is Verdict.AGAIN:
-            # A batch that came too early waits for its turn, not for a backoff.
-            is_early = isinstance(answer, PartitionResponse) and answer.code is _TOO_EARLY and not decision.gap
-            self._accumulator.again(batch, now_ms if is_early else now_ms + self.backoff_ms(batch.attempts))
-            _log.debug(
-                "produce failed, retrying: partition=%s-%d attempt=%d error=%s",
-                batch.topic, batch.partition, batch.attempts, error,
-            )  # fmt: skip
-        elif decision.verdict is Verdict.SPLIT:
-            self._accumulator.replace(batch, split(batch))
-        else:
-            return Settled(error, decision.refresh)
-        return Settled(None, decision.refresh)
-
-    def backoff_ms(self, failures: int) -> float:
-        """The wait after this many failures in a row."""
-        settings = self._settings
-        return backoff_ms(failures, settings.retry_backoff_ms, settings.retry_backoff_max_ms, self._random)
-
-    def _decide(self, batch: ProducerBatch, answer: PartitionResponse | BaseException) -> Decision:
-        may_retry = batch.attempts <= self._settings.retries
-        if isinstance(answer, PartitionResponse):
-            is_oldest = batch.queue.is_oldest(batch)
-            return decide(
-                answer.code,
-                count=batch.count,
-                is_numbered=batch.is_numbered,
-                is_oldest=is_oldest,
-                may_retry=may_retry,
-                is_recognisable=batch.is_recognisable,
-            )
-        batch.is_uncertain = batch.is_numbered
-        retriable = isinstance(answer, PenstockError) and answer.retriable
-        return decide_unanswered(is_retriable=retriable, is_numbered=batch.is_numbered, may_retry=may_retry)
-
-
-def _error_of(batch: ProducerBatch, answer: PartitionResponse | BaseException) -> Exception:
-    if isinstance(answer, PartitionResponse):
-        where = f"{batch.topic}-{batch.partition} on broker {batch.node}"
-        if answer.record_errors:
-            return BatchRejected(answer.code, answer.record_errors, where=where)
-        return error_for(answer.code, where=where, detail=answer.message)
-    if isinstance(answer, Exception):
-        return answer
-    return PenstockError(f"the request with {batch.topic}-{batch.partition} was cancelled")
-
-
-_HIGHEST_VERSION: Final = 5
-_NO_TRANSACTIONS_MS: Final = 2**31 - 1
-
-
-async def init_producer_id(cluster: ClusterClient, timeout_ms: int) -> ProducerId:
-    """A new producer id, from any broker; raises PenstockError."""
-    connection = await cluster.to_any()
-    version = connection.version_of(ApiKey.INIT_PRODUCER_ID, at_most=_HIGHEST_VERSION)
-    response = await connection.request(
-        ApiKey.INIT_PRODUCER_ID,
-        InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=_NO_TRANSACTIONS_MS),
-        timeout_ms=timeout_ms,
-        version=version,
-    )
-    if response.error_code:
-        raise error_for(response.error_code, where=f"a producer id from {connection.node}")
-    return ProducerId(response.producer_id, response.producer_epoch)
-
-
-_PACKING_THREADS: Final = 2
-_LOOK_AGAIN_S: Final = 0.005
 
 
 class _NodeState:
@@ -769,3 +513,263 @@ class Sender:
 def _is_backed_up(connection: Connection) -> bool:
     """Whether the connection's write buffer is full."""
     return connection._paused
+
+
+async def init_producer_id(cluster: ClusterClient, timeout_ms: int) -> ProducerId:
+    """A new producer id, from any broker; raises PenstockError."""
+    connection = await cluster.to_any()
+    version = connection.version_of(ApiKey.INIT_PRODUCER_ID, at_most=_HIGHEST_VERSION)
+    response = await connection.request(
+        ApiKey.INIT_PRODUCER_ID,
+        InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=_NO_TRANSACTIONS_MS),
+        timeout_ms=timeout_ms,
+        version=version,
+    )
+    if response.error_code:
+        raise error_for(response.error_code, where=f"a producer id from {connection.node}")
+    return ProducerId(response.producer_id, response.producer_epoch)
+
+
+# --------------------------------------------------------------------------------------------------- decisions
+
+
+class Verdict(Enum):
+    ACKNOWLEDGE = auto()
+    AGAIN = auto()
+    SPLIT = auto()
+    FAIL = auto()
+
+
+class Decision(NamedTuple):
+    verdict: Verdict
+    refresh: bool = False
+    gap: bool = False
+    is_settled: bool = False
+    """The broker compared the batch's sequence numbers with its log: it is certain now whether it is stored."""
+
+
+def decide(
+    code: ErrorCode, *, count: int, is_numbered: bool, is_oldest: bool, may_retry: bool, is_recognisable: bool = True
+) -> Decision:
+    """What a response with this code means for a batch of `count` records.
+
+    `is_oldest`: no batch with numbers that is not settled stands before it in its partition. `is_recognisable`: a
+    broker that has it would say so; otherwise it may have it and call it out of order.
+    """
+    if code is ErrorCode.NONE or code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+        return Decision(Verdict.ACKNOWLEDGE, is_settled=True)
+    if code in _TOO_LARGE:
+        return Decision(Verdict.SPLIT) if count > 1 else Decision(Verdict.FAIL, gap=is_numbered)
+    if is_numbered and may_retry:
+        if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            # With unsettled batches before it, it came too early, and waits its turn. As the oldest it should follow
+            # what the broker has: the broker has lost records, or a batch before it has failed for good.
+            if is_oldest and not is_recognisable:
+                return Decision(Verdict.FAIL, gap=True)
+            return Decision(Verdict.AGAIN, gap=is_oldest, is_settled=is_recognisable)
+        if code in _FORGOTTEN and is_recognisable:
+            return Decision(Verdict.AGAIN, gap=True, is_settled=True)
+    if may_retry and (code.retriable or code in _LEADER_MOVED):
+        return Decision(Verdict.AGAIN, refresh=code in _LEADER_MOVED)
+    return Decision(Verdict.FAIL, refresh=code in _LEADER_MOVED, gap=is_numbered)
+
+
+def decide_unanswered(*, is_retriable: bool, is_numbered: bool, may_retry: bool) -> Decision:
+    """The same without a response: the connection broke or the request timed out, and the batch may be stored."""
+    if may_retry and is_retriable:
+        return Decision(Verdict.AGAIN, refresh=True)
+    return Decision(Verdict.FAIL, refresh=True, gap=is_numbered)
+
+
+# --------------------------------------------------------------------------------------------------- outcomes
+
+
+class Acknowledged(NamedTuple):
+    base_offset: int
+    stamps: Timestamps | int
+
+
+class Settled(NamedTuple):
+    """`end` is how the batch ends, None if it does not; `refresh`: its leader may have moved."""
+
+    end: Acknowledged | Exception | None = None
+    refresh: bool = False
+
+
+_NOTHING_TO_DO = Settled()
+
+
+_TOO_EARLY = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+class Settlement:
+    """Applies responses to batches; called with the accumulator's lock held."""
+
+    def __init__(self, accumulator: Accumulator, random: Random) -> None:
+        self._accumulator = accumulator
+        self._settings = accumulator.settings
+        self._random = random
+
+    def settle(self, batch: ProducerBatch, answer: PartitionResponse | BaseException, now_ms: float) -> Settled:
+        """Apply the broker's response for a batch, or the error that took its place."""
+        batch.queue.answered(batch)
+        self._accumulator.touch(batch.queue)
+        if batch.is_done:
+            return _NOTHING_TO_DO  # expired meanwhile; its partition waited for this
+        decision = self._decide(batch, answer)
+        if decision.gap:
+            batch.queue.sequences.mark_gap()
+        if decision.is_settled:
+            batch.is_uncertain = False
+        if isinstance(answer, PartitionResponse) and decision.verdict is Verdict.ACKNOWLEDGE:
+            batch.queue.sequences.stored(batch.numbers, now_ms)
+            return Settled(Acknowledged(answer.base_offset, batch.stamps_for(answer.append_time_ms)))
+        error = batch.last_error = _error_of(batch, answer)
+        if decision.verdict is Verdict.AGAIN:
+            # A batch that came too early waits for its turn, not for a backoff.
+            is_early = isinstance(answer, PartitionResponse) and answer.code is _TOO_EARLY and not decision.gap
+            self._accumulator.again(batch, now_ms if is_early else now_ms + self.backoff_ms(batch.attempts))
+            _log.debug(
+                "produce failed, retrying: partition=%s-%d attempt=%d error=%s",
+                batch.topic, batch.partition, batch.attempts, error,
+            )  # fmt: skip
+        elif decision.verdict is Verdict.SPLIT:
+            self._accumulator.replace(batch, split(batch))
+        else:
+            return Settled(error, decision.refresh)
+        return Settled(None, decision.refresh)
+
+    def backoff_ms(self, failures: int) -> float:
+        """The wait after this many failures in a row."""
+        settings = self._settings
+        return backoff_ms(failures, settings.retry_backoff_ms, settings.retry_backoff_max_ms, self._random)
+
+    def _decide(self, batch: ProducerBatch, answer: PartitionResponse | BaseException) -> Decision:
+        may_retry = batch.attempts <= self._settings.retries
+        if isinstance(answer, PartitionResponse):
+            is_oldest = batch.queue.is_oldest(batch)
+            return decide(
+                answer.code,
+                count=batch.count,
+                is_numbered=batch.is_numbered,
+                is_oldest=is_oldest,
+                may_retry=may_retry,
+                is_recognisable=batch.is_recognisable,
+            )
+        batch.is_uncertain = batch.is_numbered
+        retriable = isinstance(answer, PenstockError) and answer.retriable
+        return decide_unanswered(is_retriable=retriable, is_numbered=batch.is_numbered, may_retry=may_retry)
+
+
+def _error_of(batch: ProducerBatch, answer: PartitionResponse | BaseException) -> Exception:
+    if isinstance(answer, PartitionResponse):
+        where = f"{batch.topic}-{batch.partition} on broker {batch.node}"
+        if answer.record_errors:
+            return BatchRejected(answer.code, answer.record_errors, where=where)
+        return error_for(answer.code, where=where, detail=answer.message)
+    if isinstance(answer, Exception):
+        return answer
+    return PenstockError(f"the request with {batch.topic}-{batch.partition} was cancelled")
+
+
+# --------------------------------------------------------------------------------------------------- messages
+
+
+def produce_request(batches: Sequence[ProducerBatch], version: int, settings: ProducerSettings) -> ProduceRequest:
+    """A Produce request for batches of different partitions."""
+    topics: dict[str, TopicProduceData] = {}
+    for batch in batches:
+        topic = topics.get(batch.topic)
+        if topic is None:
+            topic = topics[batch.topic] = TopicProduceData(name=batch.topic, partition_data=[])
+        topic.partition_data.append(
+            PartitionProduceData(index=batch.partition, records=encoded(batch, version, settings))
+        )
+    return ProduceRequest(
+        acks=settings.required_acks, timeout_ms=settings.request_timeout_ms, topic_data=list(topics.values())
+    )
+
+
+def encoded(batch: ProducerBatch, version: int, settings: ProducerSettings) -> bytes | bytearray:
+    """The bytes of a closed batch for a version of Produce."""
+    made_as = (batch.numbers, min(version, FIRST_WITH_BATCHES))
+    if batch.encoded is None or batch.encoded_as != made_as:
+        if batch.builder is None:
+            raise ValueError(f"the batch for {batch.topic}-{batch.partition} is done")
+        if version >= FIRST_WITH_BATCHES:
+            batch.encoded = batch.builder.build(
+                codec=settings.codec, level=settings.compression_level, producer_id=batch.numbers.producer_id,
+                producer_epoch=batch.numbers.producer_epoch, base_sequence=batch.numbers.base_sequence,
+                is_transactional=False,
+            )  # fmt: skip
+        else:
+            batch.encoded = _message_set(batch, version, settings)
+        batch.encoded_as = made_as
+    return batch.encoded
+
+
+def _message_set(batch: ProducerBatch, version: int, settings: ProducerSettings) -> bytes:
+    if batch.builder is None:
+        raise ValueError(f"the batch for {batch.topic}-{batch.partition} is done")
+    plain = batch.builder.build(
+        codec=Codec.NONE, level=None, producer_id=-1, producer_epoch=-1, base_sequence=-1, is_transactional=False
+    )
+    messages = [
+        LegacyMessage(record.offset, record.timestamp, CREATE_TIME, record.key, record.value)
+        for record in decode_batch(plain, verify=False)
+    ]
+    magic = 1 if version >= _FIRST_WITH_TIMESTAMPS else 0
+    return encode_message_set(messages, magic, codec=settings.codec, level=settings.compression_level)
+
+
+def check_codec(node: str, version: int, codec: Codec) -> None:
+    """Raises UnsupportedVersion if brokers with this version of Produce do not know the codec."""
+    if codec is Codec.ZSTD and version < FIRST_WITH_ZSTD:
+        raise UnsupportedVersion(node, "zstd (Produce)", (FIRST_WITH_ZSTD, HIGHEST_VERSION), (0, version))
+
+
+class PartitionResponse(NamedTuple):
+    """The response for one batch. The default is assumed for acks=0, which has no response."""
+
+    code: ErrorCode = ErrorCode.NONE
+    base_offset: int = -1
+    append_time_ms: int = -1
+    message: str | None = None
+    leader: int = -1
+    leader_epoch: int = -1
+    record_errors: Mapping[int, str] | None = None
+    """The reason for each invalid record of the batch, if the broker sent any."""
+
+    @staticmethod
+    def missing() -> PartitionResponse:
+        """For a response without a partition of the request."""
+        return PartitionResponse(ErrorCode.UNKNOWN_SERVER_ERROR, message="the response does not contain the partition")
+
+
+def partition_responses(response: ProduceResponse) -> dict[tuple[str, int], PartitionResponse]:
+    """The responses by topic and partition."""
+    return {
+        (topic.name, each.index): _partition_response(each)
+        for topic in response.responses
+        for each in topic.partition_responses
+    }
+
+
+def _partition_response(each: PartitionProduceResponse) -> PartitionResponse:
+    message = each.error_message
+    record_errors = None
+    if each.record_errors:
+        record_errors = {
+            record.batch_index: record.batch_index_error_message or message or "rejected"
+            for record in each.record_errors
+        }
+    leader = each.current_leader
+    return PartitionResponse(
+        error_code(each.error_code),
+        each.base_offset,
+        each.log_append_time_ms,
+        message,
+        leader.leader_id,
+        leader.leader_epoch,
+        record_errors,
+    )
