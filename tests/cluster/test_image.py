@@ -65,7 +65,6 @@ def test_a_name_that_metrics_cannot_tell_apart_is_found() -> None:
 def test_partitions_are_added_and_replaced() -> None:
     grown = topic("t").with_partitions([PartitionImage((1, 2))])
     assert [partition.replicas for partition in grown.partitions] == [(0,), (1, 2)]
-    assert grown.with_partition(0, PartitionImage((9,))).partitions[0].replicas == (9,)
     assert grown.replication_factor == 1
     assert TopicImage("t", NO_ID, ()).replication_factor == 0
 

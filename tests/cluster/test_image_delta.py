@@ -93,7 +93,9 @@ def test_a_whole_image_is_the_delta_from_the_empty_one(image: ClusterImage) -> N
 def test_what_did_not_change_is_not_sent_and_stays_the_same_object() -> None:
     old = cluster((1, 2, 3), t=[state(), state()], other=[state()])
     topic = old.topics["t"]
-    new = old.with_topic(topic.with_partition(1, state(leader=2, leader_epoch=6)))
+    new = old.with_topic(
+        replace(topic, partitions=(topic.partitions[0], state(leader=2, leader_epoch=6), *topic.partitions[2:]))
+    )
     delta = make_delta(old, new)
     assert delta == ImageDelta(topics=(TopicDelta("t", topic.topic_id, 2, {1: state(leader=2, leader_epoch=6)}),))
     after = apply_delta(old, delta)

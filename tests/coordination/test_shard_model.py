@@ -89,7 +89,7 @@ class Life:
 
 
 def survives(story: Story) -> tuple[object, object]:
-    return story.shard.saved_groups, story.shard.offsets.everything()
+    return story.shard.saved_groups, dict(story.shard.offsets.each())
 
 
 @settings(max_examples=150, deadline=None)

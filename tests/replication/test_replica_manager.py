@@ -90,7 +90,7 @@ def test_a_log_that_cannot_be_had_leaves_only_its_partition_out(caplog: pytest.L
     host.files.operations.fail("make_folder", 28)
     host.take(cluster(1, 5))
     assert host.replicas.get(TOPIC, 0) is None
-    assert "t-0 cannot be served" in caplog.text
+    assert "partition offline: partition=t-0" in caplog.text
 
 
 def test_a_partition_for_which_there_was_no_room_is_taken_up_when_there_is() -> None:

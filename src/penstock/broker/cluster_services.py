@@ -3,7 +3,7 @@
 `ClusterServices` holds the broker's membership, its connections to the other brokers (`BrokerLinks`), the failure
 detectors, the replica fetchers, the ISR updates and the replication throttles.
 
-Data folders are opened and ports are open before the broker registers: nobody waits for a leader that is still
+Data folders are opened and ports are open before the broker registers: no client waits for a leader that is still
 reading its logs, and the controller can reach it. Until the first image arrives, only ApiVersions and PushImage are
 served. Shutdown runs in the opposite order: leadership moves to other brokers first. A link has one connection to one
 broker for one purpose, because a broker answers in order and the controller must not wait behind a long poll.

@@ -88,9 +88,6 @@ class TopicImage:
     def partition(self, index: int) -> PartitionImage | None:
         return self.partitions[index] if 0 <= index < len(self.partitions) else None
 
-    def with_partition(self, index: int, partition: PartitionImage) -> TopicImage:
-        return replace(self, partitions=(*self.partitions[:index], partition, *self.partitions[index + 1 :]))
-
     def with_partitions(self, more: Iterable[PartitionImage]) -> TopicImage:
         """With these partitions appended."""
         return replace(self, partitions=(*self.partitions, *more))
@@ -137,9 +134,6 @@ class ClusterImage:
         """Another topic whose name differs only in "." and "_", which metrics cannot tell apart."""
         found = self.names_by_metric.get(metric_name(name))
         return None if found == name else found
-
-    def is_alive(self, broker_id: int) -> bool:
-        return broker_id in self.brokers
 
     def live_leader(self, partition: PartitionImage) -> int:
         """The leader if it is alive, else NO_LEADER."""

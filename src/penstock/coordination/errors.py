@@ -1,4 +1,4 @@
-"""What the coordinator refuses, and what its own caller must not do."""
+"""Errors of the group coordinator: rejected requests, and mistakes of its caller."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from penstock.wire.protocol import ErrorCode
 
 
 class CoordinationError(Exception):
-    """Base of everything that the coordination layer raises of its own."""
+    """Base of all errors of the coordination layer."""
 
 
 class Rejected(CoordinationError):
-    """A request that the state of its group does not allow; `code` is the answer."""
+    """A request that the state of its group does not allow; `code` is the response."""
 
     def __init__(self, code: ErrorCode) -> None:
         super().__init__(code.meaning)
@@ -18,11 +18,11 @@ class Rejected(CoordinationError):
 
 
 class BadGroupRecord(CoordinationError):
-    """The bytes of a record of `__consumer_offsets` are not what its version says."""
+    """The bytes of a record of `__consumer_offsets` do not fit its version."""
 
 
 class ShardNotActive(CoordinationError):
-    """A request, or the end of a write, for a shard that is still being loaded or has been given up."""
+    """A request, or the end of a write, for a shard that is being loaded or was unloaded."""
 
 
 class ShardActive(CoordinationError):
@@ -30,16 +30,16 @@ class ShardActive(CoordinationError):
 
 
 class WriteOutOfOrder(CoordinationError):
-    """Writes become durable in the order in which they were asked for; another order was reported."""
+    """Writes become durable in the order in which they were requested; another order was reported."""
 
     def __init__(self, write_id: int, expected: int | None) -> None:
-        super().__init__(f"write {write_id} was reported, while {expected} is the oldest one not yet reported")
+        super().__init__(f"write {write_id} was reported before write {expected}")
         self.write_id = write_id
         self.expected = expected
 
 
 class ImpossibleTransition(CoordinationError):
-    """A group was about to take a step that its states do not have: a mistake in the source."""
+    """A group was about to make a transition that its states do not have: a bug."""
 
     def __init__(self, group_id: str, before: str, after: str) -> None:
         super().__init__(f"group {group_id!r} cannot go from {before} to {after}")

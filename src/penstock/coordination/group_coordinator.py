@@ -33,20 +33,10 @@ from penstock.runtime.randomness import Random
 from penstock.wire.protocol import OFFSETS_TOPIC, ErrorCode
 from penstock.wire.types import Message
 
-
-def partition_for_group(group_id: str, partitions: int) -> int:
-    """The partition, from 0 to `partitions` - 1, whose leader coordinates the group."""
-    units = memoryview(group_id.encode("utf-16-le", "surrogatepass")).cast("H")
-    code = 0
-    for unit in units:
-        code = (31 * code + unit) & 0xFFFFFFFF
-    return (code & 0x7FFFFFFF) % partitions
-
-
 logger = logging.getLogger(__name__)
 
-_LOAD_BYTES = 128 * 1024  # some ten milliseconds of the loop's time
-_LONGEST_SLEEP_MS = 60_000
+_LOAD_BYTES: Final = 128 * 1024  # some ten milliseconds of the loop's time
+_MAX_SLEEP_MS: Final = 60_000
 
 Answer = Callable[[Message], None]
 Handle = Callable[[GroupCoordinatorShard, RequestContext, int], Outcome]
@@ -59,8 +49,17 @@ class Timer(Protocol):
 CallLater = Callable[[float, Callable[[], None]], Timer]
 
 
+def partition_for_group(group_id: str, partitions: int) -> int:
+    """The partition, from 0 to `partitions` - 1, whose leader coordinates the group."""
+    units = memoryview(group_id.encode("utf-16-le", "surrogatepass")).cast("H")
+    code = 0
+    for unit in units:
+        code = (31 * code + unit) & 0xFFFFFFFF
+    return (code & 0x7FFFFFFF) % partitions
+
+
 class GroupCoordinator:
-    """The group coordinators of this broker."""
+    """The shards of this broker."""
 
     def __init__(
         self, replicas: ReplicaManager, settings: GroupSettings, random: Random, clock: Clock, call_later: CallLater
@@ -76,7 +75,7 @@ class GroupCoordinator:
         self.partitions = 0
 
     def now_ms(self) -> int:
-        """The wall clock, but never going back: a session must not end because somebody set the time."""
+        """The wall clock, but never going back: a session must not end because the time was set."""
         self._latest_ms = max(self._latest_ms, self._clock.now_ms())
         return self._latest_ms
 
@@ -103,34 +102,34 @@ class GroupCoordinator:
         shard.load()
 
     def resign(self, partition: int) -> None:
-        """Another broker leads this partition, or its log failed: whoever waits is told to look for the coordinator."""
+        """Another broker leads this partition, or its log failed: clients look for the coordinator again."""
         shard = self._shards.pop(partition, None)
         if shard is not None:
             shard.close()
 
     @property
     def shards(self) -> Iterable[GroupCoordinatorShard]:
-        """Those that are loaded."""
+        """The loaded shards."""
         return [shard.machine for shard in self._shards.values() if shard.is_loaded]
 
     def offsets_of(self, group_id: str) -> CommittedOffsets | None:
-        """Where the offsets of a group are; None if its coordinator is not here, or not ready."""
+        """The offsets of a group's shard; None if its coordinator is not here, or not loaded."""
         shard = self._shards.get(partition_for_group(group_id, self.partitions)) if self.partitions else None
         return shard.machine.offsets if shard is not None and shard.is_loaded else None
 
     def count_by_state(self) -> dict[str, int]:
-        """How many groups are in which state."""
+        """The number of groups in each state."""
         return dict(Counter(state for shard in self._shards.values() for state in shard.machine.states()))
 
     def committed(self) -> Iterator[tuple[str, str, int, int]]:
-        """Group, topic, partition and offset of what is committed with the coordinators of this broker."""
+        """Group, topic, partition and offset of all offsets committed on this broker."""
         for shard in self._shards.values():
             if shard.is_loaded:
                 for (group_id, topic, partition), stored in shard.machine.offsets.each():
                     yield group_id, topic, partition, stored.offset
 
     def handle(self, group_id: str, context: RequestContext, handle: Handle) -> ErrorCode:
-        """Let the coordinator of a group handle a request. If it cannot, why: it is not here, or not ready."""
+        """Handle a request for a group; returns an error if its coordinator is not here, or not loaded."""
         if not self.partitions:
             return ErrorCode.NOT_COORDINATOR
         shard = self._shards.get(partition_for_group(group_id, self.partitions))
@@ -142,28 +141,29 @@ class GroupCoordinator:
         return ErrorCode.NONE
 
     def close(self) -> None:
-        """Answer whoever waits, and stop."""
+        """Answer waiting requests, and stop."""
         for partition in tuple(self._shards):
             self.resign(partition)
         self.partitions = 0
 
 
 class _Shard:
-    """One shard with what it acts on."""
+    """One shard with its log and its timer."""
 
     def __init__(self, service: GroupCoordinator, partition: Partition, machine: GroupCoordinatorShard) -> None:
         self._service = service
         self._partition = partition
+        self._name = f"{OFFSETS_TOPIC}-{partition.index}"
         self.machine = machine
         self._timer: Timer | None = None
         self._timer_due_ms = 0
         self._closed = False
         self._position = partition.log.log_start_offset
-        self._forgotten: list[str] = []  # topics that were deleted while it was loading
+        self._forgotten: list[str] = []  # topics deleted while it was loading
         self.is_loaded = False
 
     def load(self) -> None:
-        """Replay a region, and go on in the loop's next turn if there is more."""
+        """Replay a region, and continue in the next turn of the loop if there is more."""
         if self._closed:
             return
         try:
@@ -171,7 +171,7 @@ class _Shard:
             if region is not None and not self._replay_all(region.read()):
                 raise LogError(f"no record batch at offset {self._position}")
         except (LogError, RecordError, OSError) as error:
-            logger.error("%s-%d: groups cannot be loaded: %s", OFFSETS_TOPIC, self._partition.index, error)
+            logger.error("groups not loaded: partition=%s error=%s", self._name, error)
             self._service.resign(self._partition.index)
             return
         if region is not None and self._position < self._partition.log.log_end_offset:
@@ -199,7 +199,7 @@ class _Shard:
         try:
             self.machine.replay(key, value)
         except BadGroupRecord as error:
-            logger.error("%s-%d offset %d: %s: skipped", OFFSETS_TOPIC, self._partition.index, offset, error)
+            logger.error("group record skipped: partition=%s offset=%d error=%s", self._name, offset, error)
 
     def forget_topics(self, topics: list[str]) -> None:
         if self.is_loaded:
@@ -225,7 +225,7 @@ class _Shard:
         try:
             appended = self._partition.append(batch, now_ms, from_client=False)
         except (LogError, RecordError) as error:
-            logger.error("%s-%d: groups cannot be stored: %s", OFFSETS_TOPIC, self._partition.index, error)
+            logger.error("group records not appended: partition=%s error=%s", self._name, error)
             self.carry_out(self.machine.append_failed(write_id, _code_of(error), now_ms))
             return
         self._service._replicas.when_committed(
@@ -241,7 +241,7 @@ class _Shard:
         if error is None:
             self.carry_out(self.machine.appended(write_id, self._service.now_ms()))
             return
-        logger.error("%s-%d: groups cannot be stored: %s", OFFSETS_TOPIC, self._partition.index, error)
+        logger.error("group records not committed: partition=%s error=%s", self._name, error)
         service, partition = self._service, self._partition
         service.resign(partition.index)
         if isinstance(error, (CommitTimedOut, NotEnoughReplicasAfterAppend)) and partition.is_leader:
@@ -251,9 +251,9 @@ class _Shard:
         due_ms = self.machine.next_deadline_ms
         if self._timer is not None:
             if self._timer_due_ms <= due_ms:
-                return  # it comes early, looks again, and goes on
+                return  # it fires early and is set again
             self._timer.cancel()
-        wait_ms = min(max(0, due_ms - self._service.now_ms()), _LONGEST_SLEEP_MS)
+        wait_ms = min(max(0, due_ms - self._service.now_ms()), _MAX_SLEEP_MS)
         self._timer_due_ms = due_ms
         self._timer = self._service._call_later(wait_ms / 1000, self._tick)
 
@@ -270,7 +270,7 @@ class _Shard:
 
 
 def _code_of(error: Exception) -> ErrorCode:
-    """What a shard is told of a batch that is not in the log."""
+    """The error code of a batch that was not appended."""
     if isinstance(error, NotLeaderError):
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
     return (

@@ -1,10 +1,10 @@
 """The records of `__consumer_offsets`, byte for byte as Kafka writes them.
 
-A key begins with its version as an int16, which is also what tells the kinds apart: 0 and 1 are committed offsets, 2
-is a group. A value begins with the version of its own layout; no value is a tombstone. Versions that are not known
-(the newer group protocols have keys from 3) are an answer, not an error: `UnknownRecord`.
+A key starts with its version as an int16, which also is its kind: 0 and 1 are committed offsets, 2 is a group. A value
+starts with the version of its own layout; a record without a value is a tombstone. Unknown versions (newer group
+protocols have keys from 3) are returned as `UnknownRecord` and are not an error.
 
-Rule: what a version cannot carry is not in the value that is replayed either, so that memory and log say the same.
+What a version cannot carry is not in the value that is replayed either, so memory and log agree.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ NO_TIME: Final = -1
 _VERSION: Final = struct.Struct(">h")
 _OFFSET_KEY: Final = 1
 _GROUP_KEY: Final = 2
-# The versions that Kafka writes. Only 1 can carry a time of expiry, only 3 and above a leader epoch; 4 is read, but
-# older brokers could not, so that it is never written.
+# The versions that Kafka writes. Only 1 carries an expiry time, only 3 and above a leader epoch. 4 is read but never
+# written, because older brokers cannot read it.
 _OFFSET_VALUE: Final = 3
 _OFFSET_VALUE_EXPIRING: Final = 1
 _GROUP_VALUE: Final = 3
@@ -79,9 +79,9 @@ class GroupMetadataValue(Message):
 
 
 class CommittedOffset(msgspec.Struct, frozen=True, gc=False):
-    """How far a group has read one partition. With a time of expiry of its own there is no leader epoch.
+    """How far a group has read one partition. With an expiry time of its own there is no leader epoch.
 
-    There are hundreds of thousands of them, which the garbage collector would look at again and again.
+    There are hundreds of thousands of them, so the garbage collector does not track them.
     """
 
     offset: int
@@ -92,7 +92,7 @@ class CommittedOffset(msgspec.Struct, frozen=True, gc=False):
 
 
 class SavedMember(NamedTuple):
-    """A member of a generation as it outlives its coordinator."""
+    """A member of a generation as it is stored."""
 
     member_id: str
     instance_id: str | None
@@ -105,7 +105,7 @@ class SavedMember(NamedTuple):
 
 
 class SavedGroup(NamedTuple):
-    """A generation as it outlives its coordinator. `since_ms` is when it came to be, NO_TIME in old records."""
+    """A generation as it is stored. `since_ms` is when it began, NO_TIME in old records."""
 
     protocol_type: str
     generation: int
@@ -128,7 +128,7 @@ class GroupRecord(NamedTuple):
 
 
 class UnknownRecord(NamedTuple):
-    """A record of a version that is not known: of the key, or of the value under a known key."""
+    """A record with an unknown version, of the key or of the value."""
 
     key_version: int
     value_version: int | None
@@ -138,7 +138,7 @@ Record: TypeAlias = OffsetRecord | GroupRecord
 
 
 class KeyValue(NamedTuple):
-    """A record as the log takes it; no value is a tombstone."""
+    """A record for the log; without a value it is a tombstone."""
 
     key: bytes
     value: bytes | None
@@ -154,9 +154,9 @@ def encode_record(record: Record) -> KeyValue:
 
 
 def decode_record(key: Buffer | None, value: Buffer | None) -> Record | UnknownRecord:
-    """What a record says; raises BadGroupRecord where bytes contradict their version."""
+    """Decode a record. BadGroupRecord if its bytes do not fit its version."""
     if key is None:
-        raise BadGroupRecord("a record without a key")
+        raise BadGroupRecord("the record has no key")
     key_version = _version(key)
     value_version = None if value is None else _version(value)
     if key_version in OffsetCommitKey.SCHEMA.versions:
@@ -216,7 +216,7 @@ def _group_value(saved: SavedGroup) -> bytes:
 
 def _version(data: Buffer) -> int:
     if len(data) < _VERSION.size:
-        raise BadGroupRecord(f"{len(data)} bytes cannot hold the version of a record")
+        raise BadGroupRecord(f"{len(data)} bytes are too short for a version")
     version: int = _VERSION.unpack_from(data)[0]
     return version
 
@@ -246,7 +246,7 @@ def _saved(message: GroupMetadataValue) -> SavedGroup:
             member.group_instance_id,
             member.client_id,
             member.client_host,
-            # Before version 1 the session's timeout was the only one.
+            # Before version 1 the session timeout was the only one.
             member.session_timeout if member.rebalance_timeout == -1 else member.rebalance_timeout,
             member.session_timeout,
             member.subscription,

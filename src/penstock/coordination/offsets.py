@@ -29,32 +29,40 @@ from penstock.coordination.responses import NO_OFFSET, NO_PRODUCER_ID
 from penstock.wire.protocol import ErrorCode
 from penstock.wire.schemas import offset_commit, offset_delete, offset_fetch, txn_offset_commit
 
+_END_OF_TIME_MS: Final = 2**63 - 1
+# The first versions of OffsetCommit and OffsetFetch with this.
+_KNOWS_GROUP_NOT_FOUND: Final = 9
+_SEVERAL_GROUPS: Final = 8
+
+
+# --- storage
+
 
 class _Entry(msgspec.Struct, frozen=True, gc=False):
-    place: int
+    position: int
     value: CommittedOffset
 
 
 _Topics: TypeAlias = dict[str, dict[int, _Entry]]
 _Groups: TypeAlias = dict[str, _Topics]
-_Spot: TypeAlias = tuple[str, str, int]
+_Key: TypeAlias = tuple[str, str, int]
 
 
 class CommittedOffsets:
     def __init__(self) -> None:
         self._groups: _Groups = {}
         self._transactions: dict[int, _Groups] = {}
-        self._on_their_way: Counter[_Spot] = Counter()
+        self._in_flight: Counter[_Key] = Counter()
         self._replayed = 0
 
-    # Reading
+    # Reads.
 
     def get(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
         entry = self._groups.get(group_id, {}).get(topic, {}).get(partition)
         return None if entry is None else entry.value
 
     def count(self, group_id: str) -> int:
-        """Partitions of which the group has an offset that counts."""
+        """How many partitions the group has committed offsets of."""
         return sum(len(partitions) for partitions in self._groups.get(group_id, {}).values())
 
     def topics(self, group_id: str) -> Iterator[str]:
@@ -65,7 +73,7 @@ class CommittedOffsets:
         return ((partition, entry.value) for partition, entry in entries.items())
 
     def has_group(self, group_id: str) -> bool:
-        """Whether the group has offsets, decided or in an open transaction."""
+        """Whether the group has offsets, committed or in an open transaction."""
         return group_id in self._groups or self.in_transaction(group_id)
 
     def group_ids(self) -> set[str]:
@@ -74,9 +82,9 @@ class CommittedOffsets:
     def in_transaction(self, group_id: str) -> bool:
         return any(group_id in groups for groups in self._transactions.values())
 
-    def is_unsettled(self, group_id: str, topic: str, partition: int) -> bool:
-        """Whether a commit is on its way into the log, or waits for the end of its transaction."""
-        if (group_id, topic, partition) in self._on_their_way:
+    def is_unstable(self, group_id: str, topic: str, partition: int) -> bool:
+        """Whether a commit is being written, or waits for the end of its transaction."""
+        if (group_id, topic, partition) in self._in_flight:
             return True
         return self.is_in_transaction(group_id, topic, partition)
 
@@ -84,18 +92,15 @@ class CommittedOffsets:
         return any(partition in groups.get(group_id, {}).get(topic, ()) for groups in self._transactions.values())
 
     def all_of(self, group_id: str) -> list[tuple[str, int]]:
-        """Every topic and partition of which the group has an offset, decided or not."""
+        """Every topic and partition of which the group has an offset, committed or in a transaction."""
         found: dict[tuple[str, int], None] = {}
         for groups in (self._groups, *self._transactions.values()):
             for topic, partitions in groups.get(group_id, {}).items():
                 found.update(((topic, partition), None) for partition in partitions)
         return list(found)
 
-    def everything(self) -> dict[_Spot, CommittedOffset]:
-        return dict(self.each())
-
-    def each(self) -> Iterator[tuple[_Spot, CommittedOffset]]:
-        """Every offset that counts, by group; for whoever may not want all of them."""
+    def each(self) -> Iterator[tuple[_Key, CommittedOffset]]:
+        """Every committed offset, by group."""
         return (
             ((group_id, topic, partition), entry.value)
             for group_id, topics in self._groups.items()
@@ -103,10 +108,10 @@ class CommittedOffsets:
             for partition, entry in partitions.items()
         )
 
-    # Changing
+    # Changes.
 
     def replay(self, record: OffsetRecord, producer_id: int = NO_PRODUCER_ID) -> None:
-        """Applies a record of the log; one of a transaction is kept aside for `end_transaction`."""
+        """Apply a record of the log; one of a transaction waits for `end_transaction`."""
         self._replayed += 1
         group_id, topic, partition, value = record
         if value is None:
@@ -120,27 +125,27 @@ class CommittedOffsets:
             _put(groups, group_id, topic, partition, _Entry(self._replayed, value))
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> set[str]:
-        """The marker of a producer's transaction has come; answers with the groups that it concerns."""
+        """Apply the marker of a producer's transaction; returns the groups that it affects."""
         groups = self._transactions.pop(producer_id, {})
         if committed:
             for group_id, topics in groups.items():
                 for topic, partitions in topics.items():
                     for partition, entry in partitions.items():
                         present = self._groups.get(group_id, {}).get(topic, {}).get(partition)
-                        if present is None or present.place < entry.place:
+                        if present is None or present.position < entry.position:
                             _put(self._groups, group_id, topic, partition, entry)
         return set(groups)
 
-    def on_their_way(self, records: Iterable[OffsetRecord]) -> None:
-        self._on_their_way.update(record[:3] for record in records)
+    def in_flight(self, records: Iterable[OffsetRecord]) -> None:
+        self._in_flight.update(record[:3] for record in records)
 
     def arrived(self, records: Iterable[OffsetRecord]) -> None:
-        """Records that were on their way are in the log, or never will be."""
+        """Records that were in flight are committed, or never will be."""
         for record in records:
-            spot = record[:3]
-            self._on_their_way[spot] -= 1
-            if self._on_their_way[spot] <= 0:
-                del self._on_their_way[spot]
+            key = record[:3]
+            self._in_flight[key] -= 1
+            if self._in_flight[key] <= 0:
+                del self._in_flight[key]
 
 
 def _put(groups: _Groups, group_id: str, topic: str, partition: int, entry: _Entry) -> None:
@@ -156,20 +161,18 @@ def _remove(groups: _Groups, group_id: str, topic: str, partition: int) -> None:
             del groups[group_id]
 
 
-_END_OF_TIME_MS: Final = 2**63 - 1
-_KNOWS_GROUP_NOT_FOUND: Final = 9
-_SEVERAL_GROUPS: Final = 8
+# --- requests
 
 
 def no_such_group(api_version: int) -> ErrorCode:
-    """The answer to a member that commits to a group which is not there."""
+    """The error for a member that commits to a group that does not exist."""
     return ErrorCode.GROUP_ID_NOT_FOUND if api_version >= _KNOWS_GROUP_NOT_FOUND else ErrorCode.ILLEGAL_GENERATION
 
 
 def check_commit(
     group: Group, generation: int, member_id: str, instance_id: str | None, *, transactional: bool
 ) -> None:
-    """Raises Refused unless the sender may commit for the group now."""
+    """Rejected unless the sender may commit for the group now."""
     if generation < 0 and group.state is GroupState.EMPTY:
         return
     if generation >= 0 or member_id or instance_id is not None:
@@ -185,7 +188,7 @@ def check_commit(
 def plan_commit(
     request: offset_commit.OffsetCommitRequest, now_ms: int, metadata_max_bytes: int
 ) -> tuple[list[OffsetRecord], offset_commit.OffsetCommitResponse]:
-    """The records of those partitions that are in order, and the answer once they are written."""
+    """The records of the valid partitions, and the response once they are committed."""
     expire_timestamp_ms = NO_TIME
     if request.retention_time_ms != NO_TIME:
         expire_timestamp_ms = min(now_ms + request.retention_time_ms, _END_OF_TIME_MS)
@@ -241,7 +244,7 @@ def plan_txn_commit(
 def fetch_offsets(
     offsets: CommittedOffsets, request: offset_fetch.OffsetFetchRequest, api_version: int
 ) -> offset_fetch.OffsetFetchResponse:
-    """The answer to a request for one group, up to version 7, or for several."""
+    """The response to a request for one group (up to version 7), or for several."""
     require_stable = request.require_stable
     if api_version >= _SEVERAL_GROUPS:
         groups = [fetch_group_offsets(offsets, group, require_stable=require_stable) for group in request.groups]
@@ -267,21 +270,21 @@ def fetch_offsets(
 def fetch_group_offsets(
     offsets: CommittedOffsets, request: offset_fetch.OffsetFetchRequestGroup, *, require_stable: bool
 ) -> offset_fetch.OffsetFetchResponseGroup:
-    """What a group has committed: of the partitions asked for, or of all if there are none."""
+    """The committed offsets of a group: of the requested partitions, or of all if none are named."""
     group_id = request.group_id
     response = offset_fetch.OffsetFetchResponseGroup(group_id=group_id)
-    for topic, asked in _asked(offsets, request):
-        answers = [
-            _fetched(offsets, group_id, topic.name, partition, require_stable=require_stable) for partition in asked
+    for topic, indexes in _requested(offsets, request):
+        fetched = [
+            _fetched(offsets, group_id, topic.name, partition, require_stable=require_stable) for partition in indexes
         ]
         response.topics.append(
-            offset_fetch.OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id, partitions=answers)
+            offset_fetch.OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id, partitions=fetched)
         )
     return response
 
 
 def check_offset_delete(group: Group) -> None:
-    """Offsets of a group with members can be deleted if it is known which topics these read."""
+    """Rejected if the group has members and their topics are unknown."""
     if group.state is not GroupState.EMPTY and not group.uses_consumer_protocol:
         raise Rejected(ErrorCode.NON_EMPTY_GROUP)
 
@@ -307,11 +310,11 @@ def plan_offset_delete(
 
 
 def _check_metadata(metadata: str | None, limit: int) -> ErrorCode:
-    # Characters, in spite of the setting's name: that is what Kafka counts.
+    # Characters, although the setting says bytes: that is what Kafka counts.
     return ErrorCode.OFFSET_METADATA_TOO_LARGE if metadata and len(metadata) > limit else ErrorCode.NONE
 
 
-def _asked(
+def _requested(
     offsets: CommittedOffsets, request: offset_fetch.OffsetFetchRequestGroup
 ) -> Iterator[tuple[offset_fetch.OffsetFetchRequestTopics, list[int]]]:
     if request.topics is not None:
@@ -327,7 +330,7 @@ def _fetched(
     offsets: CommittedOffsets, group_id: str, topic: str, partition: int, *, require_stable: bool
 ) -> offset_fetch.OffsetFetchResponsePartitions:
     answer = offset_fetch.OffsetFetchResponsePartitions(partition_index=partition, committed_offset=NO_OFFSET)
-    if require_stable and offsets.is_unsettled(group_id, topic, partition):
+    if require_stable and offsets.is_unstable(group_id, topic, partition):
         answer.error_code = ErrorCode.UNSTABLE_OFFSET_COMMIT
         return answer
     committed = offsets.get(group_id, topic, partition)
@@ -350,8 +353,11 @@ def _as_of_one_group(
     )
 
 
+# --- expiry
+
+
 def expired(group: Group, offsets: CommittedOffsets, now_ms: int, retention_ms: int) -> Iterator[OffsetRecord]:
-    """A tombstone for every offset of the group whose time has come."""
+    """A tombstone for every expired offset of the group."""
     if not _may_expire(group):
         return
     group_id = group.group_id
@@ -360,7 +366,9 @@ def expired(group: Group, offsets: CommittedOffsets, now_ms: int, retention_ms: 
         if group.is_subscribed(topic):
             continue
         for partition, value in offsets.partitions(group_id, topic):
-            if _is_over(value, since_ms, now_ms, retention_ms) and not offsets.is_unsettled(group_id, topic, partition):
+            if _is_expired(value, since_ms, now_ms, retention_ms) and not offsets.is_unstable(
+                group_id, topic, partition
+            ):
                 yield OffsetRecord(group_id, topic, partition, None)
 
 
@@ -370,16 +378,16 @@ def _may_expire(group: Group) -> bool:
     return group.state is GroupState.STABLE and group.uses_consumer_protocol and group.subscribed is not None
 
 
-def _is_over(value: CommittedOffset, since_ms: int, now_ms: int, retention_ms: int) -> bool:
+def _is_expired(value: CommittedOffset, since_ms: int, now_ms: int, retention_ms: int) -> bool:
     if value.expire_timestamp_ms != NO_TIME:
         return now_ms >= value.expire_timestamp_ms
     return now_ms - max(value.commit_timestamp_ms, since_ms) >= retention_ms
 
 
 class ExpiryRounds:
-    """Visits all groups once in a while, a bounded number of groups and records at a time.
+    """Visits all groups at an interval, a bounded number of groups and records at a time.
 
-    While what one visit found is being written there is no other, which would find the same again.
+    While the tombstones of one visit are being written there is no other visit, which would find the same offsets.
     """
 
     def __init__(self, interval_ms: int, batch: int, now_ms: int) -> None:
@@ -399,7 +407,7 @@ class ExpiryRounds:
         self.is_writing = False
 
     def gave_up(self) -> None:
-        """Writing failed: the rest waits for the next round, rather than failing again at once."""
+        """The write failed: the rest waits for the next round."""
         self.is_writing = False
         self._left.clear()
 
@@ -409,7 +417,7 @@ class ExpiryRounds:
         tombstones: Callable[[str], Iterator[OffsetRecord]],
         now_ms: int,
     ) -> dict[str, list[OffsetRecord]]:
-        """The next groups, and of each as many tombstones as there is room for; none if nothing is due."""
+        """The next groups with their tombstones, up to the batch size; empty if nothing is due."""
         due_ms = self.due_ms
         if due_ms is None or due_ms > now_ms:
             return {}
@@ -423,6 +431,6 @@ class ExpiryRounds:
             visited[group_id] = found = list(islice(tombstones(group_id), room))
             room -= len(found)
             if room == 0:
-                # There may be more of the same group.
+                # The group may have more.
                 self._left.append(group_id)
         return visited

@@ -1,8 +1,8 @@
 """Requests, results and error responses of the group coordinator.
 
-A request comes with a `RequestContext`, whose token is all that is kept of the connection. Handling it, or the passing
-of time, is a `Turn`: replies that may leave at once, and records to append as one batch together with what follows when
-the fate of that batch is known. The shard returns it as an `Outcome`. Every token is answered exactly once.
+A request comes with a `RequestContext`, whose token stands for the connection. Handling a request or a timeout is a
+`Turn`: replies that can be sent at once, and records to append as one batch, with continuations for when the outcome of
+that batch is known. The shard returns it as an `Outcome`. Every token is answered exactly once.
 
 `error_response` answers any group request with one error code, in every version; brokers that are not the coordinator
 use it too.
@@ -31,6 +31,12 @@ from penstock.wire.types import Message
 
 Token: TypeAlias = object
 NO_PRODUCER_ID: Final = -1
+NO_OFFSET: Final = -1
+
+# The first versions of JoinGroup and OffsetFetch with this.
+_NULLABLE_PROTOCOL_NAME: Final = 7
+_TOP_LEVEL_ERROR: Final = 2
+_SEVERAL_GROUPS: Final = 8
 
 
 class RequestContext(NamedTuple):
@@ -46,16 +52,16 @@ class Reply(NamedTuple):
 
 
 class Producer(NamedTuple):
-    """Whose transaction a batch belongs to."""
+    """The producer whose transaction a batch belongs to."""
 
     producer_id: int
     producer_epoch: int
 
 
 class Outcome(NamedTuple):
-    """What is to be done: send `replies`; append `records` as one batch, and report that under `write_id`.
+    """What the caller does: send `replies`, append `records` as one batch, and report that under `write_id`.
 
-    With a `producer` the batch is transactional, and written in its name.
+    With a `producer` the batch is part of its transaction.
     """
 
     replies: list[Reply]
@@ -65,14 +71,14 @@ class Outcome(NamedTuple):
 
 
 class Continuation(NamedTuple):
-    """What follows once records are in the log for good, or once it is known that they will never be."""
+    """Called once records are committed, or once it is known that they never will be."""
 
     done: Callable[[Turn], None]
     failed: Callable[[Turn, ErrorCode], None]
 
 
 class Turn:
-    """One event being handled: the time at which it happens, and what comes of it."""
+    """The handling of one event: its time and its results."""
 
     __slots__ = ("continuations", "now_ms", "producer", "records", "replies")
 
@@ -92,25 +98,22 @@ class Turn:
     def when_written(self, done: Callable[[Turn], None], failed: Callable[[Turn, ErrorCode], None]) -> None:
         self.continuations.append(Continuation(done, failed))
 
-    def reply_when_written(self, to: RequestContext, message: Message, refusal: Callable[[ErrorCode], Message]) -> None:
-        """A reply that waits for what this turn writes, if it writes anything."""
+    def reply_when_written(self, to: RequestContext, message: Message, error: Callable[[ErrorCode], Message]) -> None:
+        """Reply when the records of this turn are committed; at once if there are none."""
         if not self.records:
             self.reply(to, message)
             return
         self.when_written(
             lambda turn: turn.reply(to, message),
-            lambda turn, code: turn.reply(to, refusal(code)),
+            lambda turn, code: turn.reply(to, error(code)),
         )
 
 
-NO_OFFSET: Final = -1
-_NULLABLE_PROTOCOL_NAME: Final = 7
-_ERROR_OF_THE_WHOLE: Final = 2
-_SEVERAL_GROUPS: Final = 8
+# --- error responses
 
 
 def error_response(request: Message, code: ErrorCode, api_version: int) -> Message:
-    """The response that says `code` to all of `request`."""
+    """The response with this error code for everything in `request`."""
     return _ERROR_RESPONSES[type(request)](request, code, api_version)
 
 
@@ -179,7 +182,7 @@ def _fetch(request: offset_fetch.OffsetFetchRequest, code: ErrorCode, api_versio
             offset_fetch.OffsetFetchResponseGroup(group_id=group.group_id, error_code=code) for group in request.groups
         ]
         return offset_fetch.OffsetFetchResponse(groups=groups)
-    if api_version >= _ERROR_OF_THE_WHOLE:
+    if api_version >= _TOP_LEVEL_ERROR:
         return offset_fetch.OffsetFetchResponse(error_code=code)
     return offset_fetch.OffsetFetchResponse(
         topics=[

@@ -71,7 +71,28 @@ from penstock.wire.schemas.txn_offset_commit import TxnOffsetCommitRequest
 from penstock.wire.types import Buffer, Message
 
 CLASSIC: Final = "classic"
-_SAYS_NOT_FOUND: Final = 6
+
+_R = TypeVar("_R", bound=Message)
+
+_MAX_INSTANCE_ID_LENGTH: Final = 249
+# The first versions of DescribeGroups, LeaveGroup and SyncGroup with this.
+_GROUP_NOT_FOUND_VERSION: Final = 6
+_SEVERAL_LEAVE_VERSION: Final = 3
+_PROTOCOL_NAME_VERSION: Final = 5
+
+_APPEND_ERRORS: Final = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+}
+"""The response to a request whose records could not be appended."""
+_TOO_LARGE: Final = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
+
+
+# --- describing groups
 
 
 def describe_group(group_id: str, group: Group | None, api_version: int) -> DescribedGroup:
@@ -79,11 +100,11 @@ def describe_group(group_id: str, group: Group | None, api_version: int) -> Desc
         return DescribedGroup(group_id=group_id, error_code=ErrorCode.INVALID_GROUP_ID)
     if group is None:
         absent = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
-        if api_version >= _SAYS_NOT_FOUND:
+        if api_version >= _GROUP_NOT_FOUND_VERSION:
             absent.error_code = ErrorCode.GROUP_ID_NOT_FOUND
-            absent.error_message = f"There is no group {group_id}."
+            absent.error_message = f"Group {group_id} does not exist."
         return absent
-    # Until a generation is complete, what members offer and own is about to change.
+    # Until a generation is complete, protocols and assignments are about to change.
     protocol = group.protocol if group.state is GroupState.STABLE else None
     return DescribedGroup(
         group_id=group_id,
@@ -124,27 +145,17 @@ def _described(member: Member, protocol: str | None) -> DescribedGroupMember:
     return described
 
 
-_R = TypeVar("_R", bound=Message)
-
-_ANSWER_TO_FAILED_APPEND: Final = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-}
-_TOO_LARGE: Final = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
+# --- loading, writes, time
 
 
 class _Phase(Enum):
     LOADING = 0
     ACTIVE = 1
-    GIVEN_UP = 2
+    UNLOADED = 2
 
 
 class _Write(NamedTuple):
-    """A batch on its way into the log."""
+    """A batch that is being appended."""
 
     records: list[Record]
     continuations: list[Continuation]
@@ -153,8 +164,10 @@ class _Write(NamedTuple):
 
 
 class ShardCore:
+    """State, loading, writes and timeouts of a shard; `GroupCoordinatorShard` adds the requests."""
+
     def __init__(self, settings: GroupSettings, random: Random, memory: MemberMemory | None = None) -> None:
-        """`memory` is what all shards of a broker share."""
+        """`memory` is shared by all shards of a broker."""
         self._settings = settings
         self._random = random
         self._phase = _Phase.LOADING
@@ -166,7 +179,7 @@ class ShardCore:
         self._touched: dict[str, Group] = {}
         self._expiry = ExpiryRounds(settings.offsets_retention_check_interval_ms, settings.expiry_batch_records, 0)
 
-    # What survives
+    # State.
 
     @property
     def groups(self) -> list[Group]:
@@ -181,12 +194,12 @@ class ShardCore:
         return self._offsets
 
     def states(self) -> list[str]:
-        """The state of every group, for those who count."""
+        """The state of every group."""
         return [group.state.value for group in self._groups]
 
     @property
     def next_deadline_ms(self) -> int:
-        """When `tick` is to be called; possibly somewhat early, never late. After a change it may have moved."""
+        """When to call `tick`; it may be early, never late. It may change with every call."""
         expiry_ms = self._expiry.due_ms
         deadline_ms = self._groups.next_deadline_ms
         return deadline_ms if expiry_ms is None else min(deadline_ms, expiry_ms)
@@ -194,27 +207,27 @@ class ShardCore:
     def replay(
         self, key: Buffer | None, value: Buffer | None, producer_id: int = NO_PRODUCER_ID
     ) -> Record | UnknownRecord:
-        """Takes in a record of the log, with the producer's id if it is part of a transaction.
+        """Apply a record of the log, with the producer's id if it is part of a transaction.
 
-        Records of unknown versions change nothing and are returned; BadGroupRecord is raised for damaged ones.
+        Records of unknown versions change nothing and are returned. BadGroupRecord for damaged ones.
         """
         if self._phase is not _Phase.LOADING:
-            raise ShardActive("records are replayed before the shard is loaded")
+            raise ShardActive("records must be replayed before the shard is loaded")
         record = decode_record(key, value)
         if not isinstance(record, UnknownRecord):
             self._apply(record, producer_id)
         return record
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
-        """The end of a transaction is in the log: its offsets count from now on, or are gone."""
+        """The end of a transaction is in the log: its offsets are committed or dropped."""
         for group_id in self._offsets.end_transaction(producer_id, committed=committed):
             if self._phase is _Phase.ACTIVE:
                 self._settle(self._groups.ensure(group_id))
 
     def loaded(self, now_ms: int) -> None:
-        """All records have been replayed; requests may come. Members get a session's time to show themselves."""
+        """All records are replayed; requests can be served. Members have a session timeout to show up."""
         if self._phase is not _Phase.LOADING:
-            raise ShardActive("a shard is loaded once")
+            raise ShardActive("the shard is already loaded")
         self._phase = _Phase.ACTIVE
         settings = self._settings
         self._expiry = ExpiryRounds(settings.offsets_retention_check_interval_ms, settings.expiry_batch_records, now_ms)
@@ -228,9 +241,9 @@ class ShardCore:
             self._groups.schedule(group)
 
     def unload(self) -> Outcome:
-        """Another broker coordinates these groups now: everyone who waits is told, and nothing is served any more."""
+        """Another broker coordinates these groups now: waiting requests get NOT_COORDINATOR."""
         turn = Turn(0)
-        self._phase = _Phase.GIVEN_UP
+        self._phase = _Phase.UNLOADED
         for group in self._groups:
             group.abandon(ErrorCode.NOT_COORDINATOR, turn)
         for write in self._writes.values():
@@ -239,10 +252,10 @@ class ShardCore:
         self._writes.clear()
         return Outcome(turn.replies, [], None)
 
-    # Writes
+    # Writes.
 
     def appended(self, write_id: int, now_ms: int) -> Outcome:
-        """The batch handed out under this id is in the log for good."""
+        """The batch with this id is committed."""
         write = self._take_write(write_id)
         if write is None:
             return Outcome([], [], None)
@@ -255,15 +268,15 @@ class ShardCore:
         return self._finish(turn)
 
     def append_failed(self, write_id: int, code: ErrorCode, now_ms: int) -> Outcome:
-        """The batch handed out under this id is not in the log and never will be; earlier ones may be on their way.
+        """The batch with this id is not in the log and never will be; earlier ones may still be in flight.
 
-        Where that is not certain, the shard is to be unloaded, and loaded again from the log.
+        If that is not certain, unload the shard and load it again from the log.
         """
         write = self._take_write(write_id, in_order=False)
         if write is None:
             return Outcome([], [], None)
         turn = Turn(now_ms)
-        answer = _ANSWER_TO_FAILED_APPEND.get(code, code)
+        answer = _APPEND_ERRORS.get(code, code)
         if code in _TOO_LARGE:
             commit = all(isinstance(record, OffsetRecord) for record in write.records)
             answer = ErrorCode.INVALID_COMMIT_OFFSET_SIZE if commit else ErrorCode.UNKNOWN_SERVER_ERROR
@@ -272,7 +285,7 @@ class ShardCore:
         return self._finish(turn)
 
     def tick(self, now_ms: int) -> Outcome:
-        """Time has passed."""
+        """Handle the deadlines that have passed."""
         turn = self._turn(now_ms)
         for group in self._groups.take_due(now_ms):
             expire(group, turn)
@@ -280,7 +293,7 @@ class ShardCore:
         self._expire_offsets(turn)
         return self._finish(turn)
 
-    # Within
+    # Parts.
 
     def _serve(
         self,
@@ -292,8 +305,8 @@ class ShardCore:
         turn = self._turn(now_ms)
         try:
             handler(request, context, turn)
-        except Rejected as refused:
-            turn.reply(context, error_response(request, refused.code, context.api_version))
+        except Rejected as rejected:
+            turn.reply(context, error_response(request, rejected.code, context.api_version))
         return self._finish(turn)
 
     def _turn(self, now_ms: int) -> Turn:
@@ -313,7 +326,7 @@ class ShardCore:
             return Outcome(turn.replies, [], None)
         self._last_write_id += 1
         for group in groups:
-            group.writes_on_their_way += 1
+            group.writes_in_flight += 1
             self._settle(group)
         write = _Write(turn.records, turn.continuations, groups, turn.producer)
         self._writes[self._last_write_id] = write
@@ -321,19 +334,19 @@ class ShardCore:
         return Outcome(turn.replies, records, self._last_write_id, turn.producer)
 
     def _take_write(self, write_id: int, *, in_order: bool = True) -> _Write | None:
-        if self._phase is _Phase.GIVEN_UP:
+        if self._phase is _Phase.UNLOADED:
             return None
         oldest = next(iter(self._writes), None)
         if write_id != oldest and (in_order or write_id not in self._writes):
             raise WriteOutOfOrder(write_id, oldest)
         write = self._writes.pop(write_id)
         for group in write.groups:
-            group.writes_on_their_way -= 1
+            group.writes_in_flight -= 1
             self._touch(group)
         return write
 
     def _settle(self, group: Group) -> None:
-        """After anything that concerns a group: it is forgotten if nothing is left of it, or looked at in time."""
+        """After a change of a group: forget it if nothing is left of it, otherwise schedule its next deadline."""
         if group.is_idle and group.group_id not in self._saved and not self._offsets.has_group(group.group_id):
             self._groups.forget(group)
         else:
@@ -372,13 +385,13 @@ class ShardCore:
             turn.when_written(lambda _: self._expiry.wrote(), lambda _, code: self._expiry.gave_up())
 
 
-_LONGEST_INSTANCE_ID: Final = 249
-_SEVERAL_LEAVE: Final = 3
-_NAMES_PROTOCOL: Final = 5
+# --- requests
 
 
 class GroupCoordinatorShard(ShardCore):
-    # Membership
+    """All groups and committed offsets of one partition of `__consumer_offsets`."""
+
+    # Membership.
 
     def handle_join_group(self, request: JoinGroupRequest, context: RequestContext, now_ms: int) -> Outcome:
         return self._serve(self._join, request, context, now_ms)
@@ -398,7 +411,7 @@ class GroupCoordinatorShard(ShardCore):
         if not settings.min_session_timeout_ms <= request.session_timeout_ms <= settings.max_session_timeout_ms:
             raise Rejected(ErrorCode.INVALID_SESSION_TIMEOUT)
         instance_id = request.group_instance_id
-        if instance_id is not None and not 0 < len(instance_id) <= _LONGEST_INSTANCE_ID:
+        if instance_id is not None and not 0 < len(instance_id) <= _MAX_INSTANCE_ID_LENGTH:
             raise Rejected(ErrorCode.INVALID_REQUEST)
         group = self._groups.find(request.group_id)
         if group is None:
@@ -410,7 +423,9 @@ class GroupCoordinatorShard(ShardCore):
 
     def _sync(self, request: SyncGroupRequest, context: RequestContext, turn: Turn) -> None:
         _check_group_id(request.group_id)
-        if context.api_version >= _NAMES_PROTOCOL and (request.protocol_type is None or request.protocol_name is None):
+        if context.api_version >= _PROTOCOL_NAME_VERSION and (
+            request.protocol_type is None or request.protocol_name is None
+        ):
             raise Rejected(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         sync(self._group_of_member(request.group_id), request, context, turn)
 
@@ -422,7 +437,7 @@ class GroupCoordinatorShard(ShardCore):
 
     def _leave(self, request: LeaveGroupRequest, context: RequestContext, turn: Turn) -> None:
         _check_group_id(request.group_id)
-        several = context.api_version >= _SEVERAL_LEAVE
+        several = context.api_version >= _SEVERAL_LEAVE_VERSION
         leavers = request.members if several else [MemberIdentity(member_id=request.member_id)]
         group = self._groups.find(request.group_id)
         if group is None:
@@ -435,7 +450,7 @@ class GroupCoordinatorShard(ShardCore):
         )
         turn.reply_when_written(context, response, _error_response_to(request, context))
 
-    # Offsets
+    # Offsets.
 
     def handle_offset_commit(self, request: OffsetCommitRequest, context: RequestContext, now_ms: int) -> Outcome:
         return self._serve(self._commit, request, context, now_ms)
@@ -443,7 +458,7 @@ class GroupCoordinatorShard(ShardCore):
     def handle_txn_offset_commit(
         self, request: TxnOffsetCommitRequest, context: RequestContext, now_ms: int
     ) -> Outcome:
-        """The batch is the producer's; the caller has seen to it that the transaction holds this partition."""
+        """The batch is part of the producer's transaction, to which the caller has added this partition."""
         return self._serve(self._txn_commit, request, context, now_ms)
 
     def handle_offset_fetch(self, request: OffsetFetchRequest, context: RequestContext, now_ms: int) -> Outcome:
@@ -453,7 +468,7 @@ class GroupCoordinatorShard(ShardCore):
         return self._serve(self._delete_offsets, request, context, now_ms)
 
     def forget_topics(self, topics: Iterable[str], now_ms: int) -> Outcome:
-        """Topics were deleted; offsets in them would be taken for offsets in topics of the same name."""
+        """Topics were deleted: their offsets must not apply to later topics of the same name."""
         turn = self._turn(now_ms)
         gone = set(topics)
         for group in self._groups:
@@ -500,7 +515,7 @@ class GroupCoordinatorShard(ShardCore):
             return
         for record in records:
             turn.write(record)
-        self._offsets.on_their_way(records)
+        self._offsets.in_flight(records)
         turn.when_written(lambda _: self._offsets.arrived(records), lambda _, code: self._offsets.arrived(records))
 
     def _fetch(self, request: OffsetFetchRequest, context: RequestContext, turn: Turn) -> None:
@@ -517,7 +532,7 @@ class GroupCoordinatorShard(ShardCore):
             turn.write(record)
         turn.reply_when_written(context, response, _error_response_to(request, context))
 
-    # Groups as a whole
+    # Whole groups.
 
     def handle_delete_groups(self, request: DeleteGroupsRequest, context: RequestContext, now_ms: int) -> Outcome:
         return self._serve(self._delete, request, context, now_ms)

@@ -6,28 +6,28 @@ from penstock.log.errors import LogError
 
 
 class NotLeaderError(LogError):
-    """Another broker leads the partition, or nobody does."""
+    """Another broker leads the partition, or none does."""
 
     def __init__(self, topic: str, index: int) -> None:
-        super().__init__(f"{topic}-{index} is not led by this broker; ask the cluster who leads it")
+        super().__init__(f"this broker does not lead {topic}-{index}; refresh the metadata to find its leader")
 
 
 class NotEnoughReplicas(LogError):
-    """The topic demands more replicas in sync than there are; nothing was appended."""
+    """Fewer replicas are in sync than min.insync.replicas; nothing was appended."""
 
     def __init__(self, demanded: int, insync: int) -> None:
-        super().__init__(f"min.insync.replicas={demanded}, in sync: {insync}")
+        super().__init__(f"{insync} replicas are in sync, min.insync.replicas={demanded}")
 
 
 class NotEnoughReplicasAfterAppend(LogError):
-    """Replicas fell out of sync after the append: the records are in the log, and may be committed later or never."""
+    """Replicas fell out of sync after the append: the records are in the log and may be committed later, or never."""
 
     def __init__(self, demanded: int, insync: int) -> None:
-        super().__init__(f"appended, but min.insync.replicas={demanded}, in sync: {insync}")
+        super().__init__(f"appended, but only {insync} replicas are in sync, min.insync.replicas={demanded}")
 
 
 class CommitTimedOut(LogError):
-    """The replicas in sync did not get the records in time; they are in the log, and may be committed later."""
+    """In-sync replicas did not fetch the records in time; they are in the log and may be committed later."""
 
     def __init__(self, end_offset: int) -> None:
-        super().__init__(f"the replicas in sync did not reach offset {end_offset} in time")
+        super().__init__(f"in-sync replicas did not reach offset {end_offset} in time")

@@ -534,7 +534,7 @@ def test_an_unclean_leader_is_told_in_the_log(caplog: pytest.LogCaptureFixture) 
         assert only(held).leader == -1
         assert await held.controller.elect_leaders(ElectionKind.UNCLEAN) == {("t", 0): None}
         assert (only(held).leader, only(held).isr) == (3, (3,))
-        assert "partition 0 of t is led by a broker that may lack committed records" in caplog.text
+        assert "unclean leader election: partition=t-0 leader=" in caplog.text
 
     stage.run(story())
 

@@ -162,7 +162,7 @@ def test_partitions_that_cannot_be_added_are_refused(
 
 def test_partitions_are_not_added_while_others_move_nor_without_the_brokers_for_them() -> None:
     topic = WITH_TOPIC.topics["t.t"]
-    moving = topic.with_partition(0, replace(topic.partitions[0], adding=(2,)))
+    moving = replace(topic, partitions=(replace(topic.partitions[0], adding=(2,)), *topic.partitions[1:]))
     with pytest.raises(ReassignmentInProgress):
         grow(WITH_TOPIC.with_topic(moving), "t.t", 3)
     with pytest.raises(InvalidReplicationFactor):

@@ -252,7 +252,7 @@ def test_a_watcher_that_fails_does_not_keep_others_from_hearing(trees: Trees, ca
         tree.watch("/a", heard)
         await tree.create("/a")
         assert await heard.next() == EventKind.CREATED
-        assert "a watcher of /a failed" in caplog.text
+        assert "watcher failed: path=/a" in caplog.text
 
     live(trees, story)
 

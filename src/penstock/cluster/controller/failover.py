@@ -5,9 +5,9 @@ it may have lost unsynced records follows from its registration and from the las
 That epoch is stored with the last chunk of the decision, so if a controller fails in between, the next one handles the
 broker again. Only partitions of those brokers are looked at; a new controller looks at all of them.
 
-On a controlled shutdown the broker's leaderships move to other in-sync replicas and it leaves every ISR, so nobody
-waits for its death to be noticed. Where too few would be in sync without it, or nobody else can lead, it stays and the
-partition is reported; the broker asks again. A partition without a second replica is not reported.
+On a controlled shutdown the broker's leaderships move to other in-sync replicas and it leaves every ISR, before its
+stop is noticed. Where too few would be in sync without it, or no other replica can lead, it stays and the partition is
+reported; the broker asks again. A partition without a second replica is not reported.
 
 `ControllerTasks` run without a request: reread what is in doubt, handle membership changes, complete reassignments,
 finish topic deletions and changes that another controller left unfinished, and serve what old tools request by nodes

@@ -2,7 +2,7 @@
 
     Empty ──join──> PreparingRebalance ──all joined, or time is up──> CompletingRebalance ──assigned──> Stable
       ^                    │      ^                                          │                          │
-      └──nobody is left────┘      └───────a member joins, leaves or dies─────┴──────────────────────────┘
+      └──no member left────┘      └───────a member joins, leaves or dies─────┴──────────────────────────┘
 
 This is what the coordinator knows at the moment. What outlives it is the `SavedGroup` of the last generation. This
 module keeps the parts consistent; `rebalance` decides what happens.
@@ -34,7 +34,19 @@ from penstock.wire.schemas.consumer_protocol import ConsumerProtocolSubscription
 from penstock.wire.schemas.join_group import JoinGroupRequest, JoinGroupResponse
 from penstock.wire.schemas.sync_group import SyncGroupResponse
 
+NEVER: Final = 2**63 - 1
+NO_MEMBER_ID: Final = ""
+CONSUMER_PROTOCOL: Final = "consumer"
+PENDING_MEMBER_BYTES: Final = 512
+"""What the id of a member that has not joined with it yet takes."""
+
 _INT, _HIGH = ConfigType.INT, Importance.HIGH
+_VERSION_BYTES: Final = 2
+# A member id starts with the client id, and must fit a protocol string.
+_MAX_STEM_LENGTH: Final = 255
+# What a member without protocols takes, and a protocol without metadata.
+_MEMBER_BYTES: Final = 1024
+_PROTOCOL_BYTES: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,20 +90,19 @@ class GroupSettings:
         _INT, 4096, "Maximum size of the metadata of a committed offset, in bytes.",
         broker="offset.metadata.max.bytes", importance=_HIGH, min=0,
     )  # fmt: skip
-    commit_timeout_ms: int = setting(  # of anything that is written
+    commit_timeout_ms: int = setting(  # of every write
         _INT, 5_000, "How long a commit may wait for its replicas, in milliseconds.",
         broker="offsets.commit.timeout.ms", importance=_HIGH, min=1,
     )  # fmt: skip
-    # What one round of expiry writes; the next round follows as soon as it is written.
+    # The records of one expiry batch; the next one follows when it is committed.
     expiry_batch_records: int = 1_000
 
 
-CONSUMER_PROTOCOL: Final = "consumer"
-_VERSION_BYTES: Final = 2
+# --- members
 
 
 def subscribed_topics(protocol_type: str | None, subscriptions: Iterable[bytes]) -> frozenset[str] | None:
-    """All topics together; None where that cannot be told."""
+    """All topics of these subscriptions; None if they cannot be read."""
     if protocol_type != CONSUMER_PROTOCOL:
         return None
     codec = codec_for(ConsumerProtocolSubscription, 0)
@@ -104,19 +115,8 @@ def subscribed_topics(protocol_type: str | None, subscriptions: Iterable[bytes])
     return frozenset(topics)
 
 
-NO_MEMBER_ID: Final = ""
-
-# An id made of a client id of any length would not fit the strings it is sent in.
-_LONGEST_STEM: Final = 255
-# What a member takes that brings nothing, and a protocol that is empty.
-_LEAST_BYTES: Final = 1024
-_PROTOCOL_BYTES: Final = 100
-PENDING_MEMBER_BYTES: Final = 512
-"""What an id takes that was given to a member which has not joined with it yet."""
-
-
 class MemberMemory:
-    """The bytes that the members of all groups of a broker take."""
+    """The bytes of all members of all groups of a broker."""
 
     __slots__ = ("held",)
 
@@ -125,8 +125,8 @@ class MemberMemory:
 
 
 def size_of(protocols: dict[str, bytes]) -> int:
-    """The bytes that a member takes that offers these."""
-    return _LEAST_BYTES + sum(_PROTOCOL_BYTES + len(name) + len(metadata) for name, metadata in protocols.items())
+    """The bytes of a member with these protocols."""
+    return _MEMBER_BYTES + sum(_PROTOCOL_BYTES + len(name) + len(metadata) for name, metadata in protocols.items())
 
 
 @dataclass(slots=True, eq=False)
@@ -138,23 +138,23 @@ class Member:
     session_timeout_ms: int
     rebalance_timeout_ms: int
     protocols: dict[str, bytes]
-    """What the member offers, by name, in its order of preference."""
+    """The metadata of its protocols by name, in its order of preference."""
     assignment: bytes = b""
     deadline_ms: int = 0
     is_new: bool = False
     must_sync: bool = False
-    """Has learnt of the current generation and not yet asked for its share."""
+    """It has joined the current generation and has not synced yet."""
     joining: RequestContext | None = None
     syncing: RequestContext | None = None
     held_bytes: int = 0
-    """What is counted for it."""
+    """Its share of MemberMemory."""
 
     @property
     def can_expire(self) -> bool:
         return self.is_new or (self.joining is None and self.syncing is None)
 
     def vote(self, candidates: set[str]) -> str | None:
-        """The first of its protocols that everyone supports."""
+        """The first of its protocols that all members support."""
         return next((name for name in self.protocols if name in candidates), None)
 
     def saved(self, protocol: str | None, assignment: bytes) -> SavedMember:
@@ -183,7 +183,7 @@ def new_member(member_id: str, request: JoinGroupRequest, context: RequestContex
 
 
 def loaded_member(saved: SavedMember, protocol: str | None) -> Member:
-    """Only the protocol in use outlives a coordinator; with the next rebalance the member brings them all."""
+    """Only the protocol in use is stored; the member sends all of them with the next rebalance."""
     return Member(
         member_id=saved.member_id,
         instance_id=saved.instance_id,
@@ -204,18 +204,18 @@ def offered_protocols(request: JoinGroupRequest) -> dict[str, bytes]:
 
 
 def rebalance_timeout_ms(request: JoinGroupRequest) -> int:
-    # Version 0 has only the session's timeout.
+    # Version 0 has only the session timeout.
     return request.session_timeout_ms if request.rebalance_timeout_ms < 0 else request.rebalance_timeout_ms
 
 
 def new_member_id(context: RequestContext, instance_id: str | None, random: Random) -> str:
-    """Recognisable by its beginning, unique by its end: `rack-7-4f0c22b1-...`."""
+    """The client or instance id, and a UUID: `rack-7-4f0c22b1-...`."""
     stem = context.client_id if instance_id is None else instance_id
     raw = random.uuid_bytes().hex()
-    return f"{stem[:_LONGEST_STEM]}-{raw[:8]}-{raw[8:12]}-{raw[12:16]}-{raw[16:20]}-{raw[20:]}"
+    return f"{stem[:_MAX_STEM_LENGTH]}-{raw[:8]}-{raw[8:12]}-{raw[12:16]}-{raw[16:20]}-{raw[20:]}"
 
 
-NEVER: Final = 2**63 - 1
+# --- the group
 
 
 class GroupState(Enum):
@@ -228,7 +228,7 @@ class GroupState(Enum):
 
 _EMPTY, _PREPARING, _COMPLETING, _STABLE, _DEAD = GroupState
 
-_STEPS: Final = {
+_TRANSITIONS: Final = {
     _EMPTY: {_PREPARING, _DEAD},
     _PREPARING: {_COMPLETING, _EMPTY, _DEAD},
     _COMPLETING: {_STABLE, _PREPARING, _DEAD},
@@ -253,20 +253,20 @@ class Group:
         self.members: dict[str, Member] = {}
         self.static: dict[str, str] = {}
         self.pending: dict[str, int] = {}
-        """Ids given to members that have not joined with them yet, and until when they may."""
+        """Ids of members that have not joined with them yet, with their deadlines."""
         self.subscribed: frozenset[str] | None = None
-        """Topics that the generation reads, as far as its members' bytes can be understood."""
+        """Topics of the generation; None if a subscription cannot be read."""
 
         self.is_initial = False
         self.has_grown = False
-        self.patience_ms = 0
-        """Of an initial rebalance: by how much it may still be put off for the sake of further members."""
+        self.delay_left_ms = 0
+        """By how much an initial rebalance can still be delayed for more members."""
         self.join_deadline_ms = NEVER
         self.sync_deadline_ms = NEVER
         self.earliest_ms = NEVER
-        """No deadline of the group lies before this; deadlines that were moved may all lie behind it."""
+        """No deadline of the group is before this; deadlines that were moved may all be later."""
         self.scheduled_ms = NEVER
-        self.writes_on_their_way = 0
+        self.writes_in_flight = 0
 
         self._awaiting_join = 0
         self._supporters: Counter[str] = Counter()
@@ -277,8 +277,8 @@ class Group:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is known of the group but what has been written."""
-        return self.state is _EMPTY and not self.members and not self.pending and not self.writes_on_their_way
+        """Whether nothing is known about the group beyond what is stored."""
+        return self.state is _EMPTY and not self.members and not self.pending and not self.writes_in_flight
 
     @property
     def awaiting_join(self) -> int:
@@ -293,16 +293,16 @@ class Group:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def is_subscribed(self, topic: str) -> bool:
-        """When in doubt, a group of consumers reads the topic."""
+        """If subscriptions cannot be read, a consumer group counts as subscribed."""
         return self.uses_consumer_protocol if self.subscribed is None else topic in self.subscribed
 
     def enter(self, state: GroupState, now_ms: int) -> None:
-        if state not in _STEPS[self.state]:
+        if state not in _TRANSITIONS[self.state]:
             raise ImpossibleTransition(self.group_id, self.state.value, state.value)
         self.state = state
         self.since_ms = now_ms
 
-    # Members
+    # Members.
 
     def add(self, member: Member, protocol_type: str, waiting: RequestContext, now_ms: int) -> None:
         if not self.members:
@@ -315,7 +315,7 @@ class Group:
         self.expect(member, now_ms + self.settings.new_member_join_timeout_ms)
 
     def update(self, member: Member, protocols: dict[str, bytes], waiting: RequestContext, turn: Turn) -> None:
-        """A member joins again, with what it now offers; its JoinGroup that may still wait is overtaken."""
+        """A member joins again, with its current protocols; an earlier JoinGroup of it is answered with an error."""
         self._withdraw_support(member)
         member.protocols = protocols
         self._supporters.update(protocols.keys())
@@ -329,7 +329,7 @@ class Group:
         self._wait_for_join(member, waiting)
 
     def remove(self, member_id: str, turn: Turn, code: ErrorCode = ErrorCode.UNKNOWN_MEMBER_ID) -> None:
-        """A member, or the promise of one, is no longer there. What it waits for is answered with `code`."""
+        """Remove a member or a pending member. Its waiting requests are answered with `code`."""
         self._drop_pending_member(member_id)
         member = self.members.pop(member_id, None)
         if member is None:
@@ -343,7 +343,7 @@ class Group:
             self.leader = next(iter(self.members), None)
 
     def replace_static(self, old_id: str, new_id: str, context: RequestContext, turn: Turn) -> Member:
-        """The instance starts again under a new member id; whoever still waits under the old one is fenced."""
+        """The instance was restarted under a new member id; requests of the old one are fenced."""
         old = self.members[old_id]
         leads = self.leader == old_id
         self.remove(old_id, turn, ErrorCode.FENCED_INSTANCE_ID)
@@ -363,7 +363,7 @@ class Group:
         return member
 
     def validate(self, member_id: str, instance_id: str | None) -> Member:
-        """The member, or Refused: unknown, or fenced by a later start of the same instance."""
+        """The member. Rejected if it is unknown, or fenced by a later process of the same instance."""
         if instance_id is not None:
             current = self.static.get(instance_id)
             if current is not None and current != member_id:
@@ -376,7 +376,7 @@ class Group:
         return member
 
     def add_pending_member(self, member_id: str, deadline_ms: int) -> None:
-        """An id is given to a member, which has to join with it by then."""
+        """A member got an id and must join with it before the deadline."""
         self.pending[member_id] = deadline_ms
         self.memory.held += PENDING_MEMBER_BYTES
         self.due(deadline_ms)
@@ -386,7 +386,7 @@ class Group:
             self.memory.held -= PENDING_MEMBER_BYTES
 
     def has_room_for(self, member_id: str, protocols: dict[str, bytes]) -> bool:
-        """Whether a member may bring these, as far as the memory of all groups goes."""
+        """Whether the memory of all groups has room for a member with these protocols."""
         member = self.members.get(member_id)
         before = 0 if member is None else member.held_bytes
         more = size_of(protocols) - before
@@ -404,12 +404,12 @@ class Group:
         if member.instance_id is not None:
             self.static[member.instance_id] = member.member_id
 
-    # Protocols
+    # Protocols.
 
     def _withdraw_support(self, member: Member) -> None:
         for name in member.protocols:
             self._supporters[name] -= 1
-            # Names that nobody uses any more would pile up.
+            # Unused names would accumulate.
             if not self._supporters[name]:
                 del self._supporters[name]
 
@@ -420,13 +420,13 @@ class Group:
         return protocol_type == self.protocol_type and any(self._supporters[name] == everyone for name in names)
 
     def chosen_protocol(self) -> str | None:
-        """The protocol with the most votes of those that all support; of several, what the eldest prefers."""
+        """The protocol with the most votes among those that all support; in a tie, the oldest member's choice."""
         everyone = len(self.members)
         candidates = {name for name, count in self._supporters.items() if count == everyone}
         votes = Counter(member.vote(candidates) for member in self.members.values())
         return max(votes, key=votes.__getitem__, default=None)
 
-    # Generations
+    # Generations.
 
     def next_generation(self, now_ms: int) -> None:
         self.generation += 1
@@ -446,7 +446,7 @@ class Group:
         return SavedGroup(self.protocol_type or "", self.generation, self.protocol, self.leader, now_ms, members)
 
     def load(self, saved: SavedGroup, now_ms: int) -> None:
-        """Takes up a generation that another coordinator left, giving its members time to find this one."""
+        """Continue a stored generation; its members have a session timeout to find this coordinator."""
         self.state = _STABLE if saved.members else _EMPTY
         self.since_ms = saved.since_ms
         self.generation = saved.generation
@@ -459,7 +459,7 @@ class Group:
             self.expect(member, now_ms + member.session_timeout_ms)
         self.note_subscriptions()
 
-    # Waiting and deadlines
+    # Waiting requests and deadlines.
 
     def answer_join(self, member: Member, response: JoinGroupResponse, turn: Turn) -> None:
         if member.joining is not None:
@@ -478,7 +478,7 @@ class Group:
             member.syncing = None
 
     def renew(self, member: Member, now_ms: int) -> None:
-        """A sign of life."""
+        """The member has shown that it is alive."""
         self.expect(member, now_ms + member.session_timeout_ms)
 
     def expect(self, member: Member, deadline_ms: int) -> None:
@@ -490,7 +490,7 @@ class Group:
             self.earliest_ms = deadline_ms
 
     def find_earliest(self) -> None:
-        """Looks at every deadline, after those that had come were dealt with."""
+        """Find the earliest deadline, after those that have passed were handled."""
         sessions = (member.deadline_ms for member in self.members.values() if member.can_expire)
         self.earliest_ms = min(
             min(sessions, default=NEVER),
@@ -500,7 +500,7 @@ class Group:
         )
 
     def abandon(self, code: ErrorCode, turn: Turn) -> None:
-        """The group is no longer ours: whoever waits is told."""
+        """The group is no longer coordinated here: waiting requests are answered with `code`."""
         for member in self.members.values():
             self._dismiss(member, code, turn)
             self.memory.held -= member.held_bytes
@@ -514,7 +514,7 @@ class Group:
 
     def _dismiss(self, member: Member, code: ErrorCode, turn: Turn) -> None:
         if member.joining is not None:
-            # An id that is not valid any more is not worth keeping, unless it is another coordinator's to know.
+            # A member that is unknown must not rejoin with its id; another coordinator may know it.
             known = member.member_id if code is not ErrorCode.UNKNOWN_MEMBER_ID else ""
             self.answer_join(member, join_error_response(code, member.joining.api_version, known), turn)
         self.answer_sync(member, SyncGroupResponse(error_code=code), turn)

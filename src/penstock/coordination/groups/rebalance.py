@@ -6,7 +6,7 @@ not join are dropped, static ones stay until their session ends. The first rebal
 sync within the rebalance timeout are dropped.
 
 A dynamic member without an id gets one and must rejoin with it (from version 4), so that a client that gives up leaves
-no ghost member. A static member takes the place of its previous process; in a stable group nobody else notices. The
+no ghost member. A static member takes the place of its previous process; in a stable group the other members do not notice. The
 leader's assignment counts from the moment it is in the log, because a later coordinator must know it too.
 """
 
@@ -36,12 +36,18 @@ from penstock.wire.schemas.join_group import JoinGroupRequest, JoinGroupResponse
 from penstock.wire.schemas.leave_group import MemberIdentity, MemberResponse
 from penstock.wire.schemas.sync_group import SyncGroupRequest, SyncGroupResponse
 
-# A client may have chosen a timeout of zero; looking again and again would keep the broker busy.
-_LEAST_WAIT_MS: Final = 1_000
+# A client may set a timeout of zero; checking all the time would keep the broker busy.
+_MIN_WAIT_MS: Final = 1_000
+# The first versions of JoinGroup with this.
+_MEMBER_ID_REQUIRED_VERSION: Final = 4
+_SKIP_ASSIGNMENT_VERSION: Final = 9
+
+
+# --- from one generation to the next
 
 
 def rebalance(group: Group, turn: Turn) -> None:
-    """Something changed about the members: a new generation is due, unless one is on its way."""
+    """The members changed: start a rebalance, or complete the one under way if possible."""
     if group.state is GroupState.PREPARING_REBALANCE:
         complete_if_all_joined(group, turn)
     else:
@@ -61,7 +67,7 @@ def prepare(group: Group, turn: Turn) -> None:
     delay_ms = group.settings.initial_rebalance_delay_ms
     if group.is_initial and delay_ms > 0:
         group.has_grown = False
-        group.patience_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
+        group.delay_left_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
         _wait_for_joins(group, turn.now_ms + delay_ms)
     elif group.is_initial or group.all_joined:
         complete_join(group, turn)
@@ -81,8 +87,8 @@ def complete_join(group: Group, turn: Turn) -> None:
         if member.instance_id is None:
             group.remove(member.member_id, turn)
     if group.members and not _leader_has_joined(group):
-        # Only static members that are away: their sessions, not our patience, end their membership.
-        _wait_for_joins(group, turn.now_ms + max(group.rebalance_timeout_ms, _LEAST_WAIT_MS))
+        # Only static members are left, and they are away: their membership ends with their sessions.
+        _wait_for_joins(group, turn.now_ms + max(group.rebalance_timeout_ms, _MIN_WAIT_MS))
         return
     group.is_initial = False
     group.next_generation(turn.now_ms)
@@ -99,7 +105,7 @@ def complete_join(group: Group, turn: Turn) -> None:
 
 
 def joined(group: Group, member: Member) -> JoinGroupResponse:
-    """The answer that makes a member part of the current generation; its leader is told of everyone."""
+    """The response that makes a member part of the current generation; the leader gets the list of members."""
     return JoinGroupResponse(
         generation_id=group.generation,
         protocol_type=group.protocol_type,
@@ -123,7 +129,7 @@ def member_list(group: Group) -> list[JoinGroupResponseMember]:
 
 
 def answer_syncs(group: Group, code: ErrorCode, turn: Turn) -> None:
-    """Everyone who waits for the leader's assignment gets its share, or `code`; their sessions begin anew."""
+    """Members that wait for the leader's assignment get theirs, or `code`; their sessions are renewed."""
     for member in group.members.values():
         if member.syncing is not None:
             group.answer_sync(member, sync_response(group, member, code), turn)
@@ -139,7 +145,7 @@ def sync_response(group: Group, member: Member, code: ErrorCode = ErrorCode.NONE
 
 
 def expire(group: Group, turn: Turn) -> None:
-    """Deals with every deadline that has come."""
+    """Handle every deadline that has passed."""
     now_ms = turn.now_ms
     lapsed = [member_id for member_id, deadline_ms in group.pending.items() if deadline_ms <= now_ms]
     for member_id in lapsed:
@@ -157,7 +163,7 @@ def expire(group: Group, turn: Turn) -> None:
 
 
 def drop(group: Group, member_ids: Iterable[str], turn: Turn) -> None:
-    """Members are gone for good, and the others share their work."""
+    """Remove members and rebalance the others."""
     for member_id in member_ids:
         group.remove(member_id, turn)
     rebalance(group, turn)
@@ -169,21 +175,21 @@ def _wait_for_joins(group: Group, deadline_ms: int) -> None:
 
 
 def _leader_has_joined(group: Group) -> bool:
-    """A leader that stayed away is replaced by the first who came; False if nobody did."""
+    """A leader that has not joined is replaced by the first member that has; False if none has."""
     leader = group.members.get(group.leader or "")
     if leader is None or leader.joining is None:
-        came = next((member for member in group.members.values() if member.joining is not None), None)
-        if came is None:
+        joined = next((member for member in group.members.values() if member.joining is not None), None)
+        if joined is None:
             return False
-        group.leader = came.member_id
+        group.leader = joined.member_id
     return True
 
 
 def _end_waiting_for_joins(group: Group, turn: Turn) -> None:
-    if group.is_initial and group.has_grown and group.patience_ms > 0:
-        delay_ms = min(group.settings.initial_rebalance_delay_ms, group.patience_ms)
+    if group.is_initial and group.has_grown and group.delay_left_ms > 0:
+        delay_ms = min(group.settings.initial_rebalance_delay_ms, group.delay_left_ms)
         group.has_grown = False
-        group.patience_ms -= delay_ms
+        group.delay_left_ms -= delay_ms
         _wait_for_joins(group, turn.now_ms + delay_ms)
     else:
         complete_join(group, turn)
@@ -196,12 +202,11 @@ def _end_waiting_for_syncs(group: Group, turn: Turn) -> None:
         drop(group, absent, turn)
 
 
-_ID_REQUIRED: Final = 4
-_SKIPS_ASSIGNMENT: Final = 9
+# --- JoinGroup
 
 
 def join(group: Group, request: JoinGroupRequest, context: RequestContext, turn: Turn, random: Random) -> None:
-    """Raises Refused, or answers now or when the rebalance is complete."""
+    """Answered now, or when the rebalance is complete. Rejected."""
     offered = offered_protocols(request)
     if size_of(offered) > group.settings.max_member_bytes:
         raise Rejected(ErrorCode.INVALID_REQUEST)
@@ -216,7 +221,7 @@ def join(group: Group, request: JoinGroupRequest, context: RequestContext, turn:
     elif not group.supports(request.protocol_type, (protocol.name for protocol in request.protocols)):
         raise Rejected(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     elif request.member_id == NO_MEMBER_ID:
-        _join_anew(group, request, context, turn, random)
+        _join_first(group, request, context, turn, random)
     elif request.member_id in group.pending and request.group_instance_id is None:
         _add(group, request.member_id, request, context, turn)
     else:
@@ -229,17 +234,17 @@ def _has_room(group: Group, member_id: str) -> bool:
     if group.state is GroupState.EMPTY:
         return True
     if group.state is GroupState.PREPARING_REBALANCE:
-        # Who has joined counts, not who is a member: a limit that was lowered turns the last to rejoin away.
+        # Members that have joined count, not all members: after a lower limit the last to rejoin are rejected.
         return (member is not None and member.joining is not None) or group.awaiting_join < group.settings.max_size
     return member is not None or len(group.members) < group.settings.max_size
 
 
-def _join_anew(group: Group, request: JoinGroupRequest, context: RequestContext, turn: Turn, random: Random) -> None:
+def _join_first(group: Group, request: JoinGroupRequest, context: RequestContext, turn: Turn, random: Random) -> None:
     instance_id = request.group_instance_id
     member_id = new_member_id(context, instance_id, random)
     if instance_id is not None and instance_id in group.static:
         _replace_static_member(group, group.static[instance_id], member_id, request, context, turn)
-    elif instance_id is None and context.api_version >= _ID_REQUIRED:
+    elif instance_id is None and context.api_version >= _MEMBER_ID_REQUIRED_VERSION:
         deadline_ms = turn.now_ms + request.session_timeout_ms
         group.add_pending_member(member_id, deadline_ms)
         turn.reply(context, join_error_response(ErrorCode.MEMBER_ID_REQUIRED, context.api_version, member_id))
@@ -256,13 +261,13 @@ def _add(group: Group, member_id: str, request: JoinGroupRequest, context: Reque
 
 def _join_again(group: Group, member: Member, request: JoinGroupRequest, context: RequestContext, turn: Turn) -> None:
     changed = member.protocols != offered_protocols(request)
-    # A leader that joins has seen something that only leaders look at, such as new partitions.
+    # A leader that joins again has seen a change that only leaders watch, such as new partitions.
     leads = group.state is GroupState.STABLE and group.leader == member.member_id
     if group.state is GroupState.PREPARING_REBALANCE or changed or leads:
         _update(group, member, request, context, turn)
         rebalance(group, turn)
     else:
-        # The answer was lost on its way, and nothing has happened since.
+        # The response was lost, and nothing has happened since.
         group.renew(member, turn.now_ms)
         turn.reply(context, joined(group, member))
 
@@ -285,20 +290,20 @@ def _replace_static_member(
     elif group.state is GroupState.PREPARING_REBALANCE:
         complete_if_all_joined(group, turn)
     else:
-        # In CompletingRebalance too: the leader may already be assigning to the old id.
+        # Also in CompletingRebalance: the leader may be assigning to the old id.
         prepare(group, turn)
 
 
 def _replace_without_rebalance(
     group: Group, member: Member, old_leader: str | None, context: RequestContext, turn: Turn
 ) -> None:
-    """The generation goes on; only the new id has to outlive us before it is used."""
+    """The generation continues; only the new id must be stored before it is used."""
     generation = group.generation
     assignments = {each.member_id: each.assignment for each in group.members.values()}
     turn.write(GroupRecord(group.group_id, group.saved(turn.now_ms, assignments)))
 
     def done(later: Turn) -> None:
-        # Otherwise a rebalance has begun, and the member counts as joined in that.
+        # Otherwise a rebalance has started, in which the member counts as joined.
         if member.joining is context and group.state is GroupState.STABLE and group.generation == generation:
             group.answer_join(member, _resumed(group, member, old_leader, context.api_version), later)
             group.renew(member, later.now_ms)
@@ -315,18 +320,21 @@ def _resumed(group: Group, member: Member, old_leader: str | None, api_version: 
     response = joined(group, member)
     if group.leader != member.member_id:
         return response
-    if api_version >= _SKIPS_ASSIGNMENT:
+    if api_version >= _SKIP_ASSIGNMENT_VERSION:
         response.skip_assignment = True
         response.members = member_list(group)
     else:
-        # Told that it leads, it would assign anew, which nobody waits for; so it is shown its former self.
+        # An old client that leads would assign again, so it gets the previous leader's id.
         response.leader = old_leader or ""
         response.members = []
     return response
 
 
+# --- SyncGroup and Heartbeat
+
+
 def sync(group: Group, request: SyncGroupRequest, context: RequestContext, turn: Turn) -> None:
-    """Raises Refused, or answers now or when the leader's assignment is in the log."""
+    """Answered now, or when the leader's assignment is committed. Rejected."""
     member = group.validate(request.member_id, request.group_instance_id)
     if request.generation_id != group.generation:
         raise Rejected(ErrorCode.ILLEGAL_GENERATION)
@@ -345,7 +353,7 @@ def sync(group: Group, request: SyncGroupRequest, context: RequestContext, turn:
 
 
 def heartbeat(group: Group, generation: int, member_id: str, instance_id: str | None, turn: Turn) -> ErrorCode:
-    """Raises Refused where the sender is no member of the generation."""
+    """Rejected if the sender is not a member of the generation."""
     member = group.validate(member_id, instance_id)
     if generation != group.generation:
         raise Rejected(ErrorCode.ILLEGAL_GENERATION)
@@ -354,8 +362,8 @@ def heartbeat(group: Group, generation: int, member_id: str, instance_id: str | 
     return ErrorCode.REBALANCE_IN_PROGRESS if preparing else ErrorCode.NONE
 
 
-def _differs(asked: str | None, actual: str | None) -> bool:
-    return asked is not None and actual is not None and asked != actual
+def _differs(requested: str | None, actual: str | None) -> bool:
+    return requested is not None and actual is not None and requested != actual
 
 
 def _assign(group: Group, request: SyncGroupRequest, turn: Turn) -> None:
@@ -381,23 +389,26 @@ def _assign(group: Group, request: SyncGroupRequest, turn: Turn) -> None:
     turn.when_written(done, failed)
 
 
+# --- LeaveGroup
+
+
 def leave(group: Group, leavers: Iterable[MemberIdentity], turn: Turn) -> list[MemberResponse]:
-    """One answer for each; those who were there are gone, and the rest rebalances once."""
+    """One response for each; the members are removed, and the others rebalance once."""
     before = len(group.members)
     answers: list[MemberResponse] = []
     for identity in leavers:
         code = ErrorCode.NONE
         try:
             group.remove(_found(group, identity), turn)
-        except Rejected as refused:
-            code = refused.code
+        except Rejected as rejected:
+            code = rejected.code
         answers.append(
             MemberResponse(member_id=identity.member_id, group_instance_id=identity.group_instance_id, error_code=code)
         )
     if len(group.members) < before:
         rebalance(group, turn)
     else:
-        # Of those with an id only, which others may have been waiting for.
+        # A pending member may have left for which the others were waiting.
         complete_if_all_joined(group, turn)
     return answers
 

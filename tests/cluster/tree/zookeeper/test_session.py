@@ -110,7 +110,7 @@ def test_an_expired_session_is_told_once_and_its_nodes_are_gone(
 
     with caplog.at_level(logging.ERROR, "penstock.cluster"):
         run(story())
-    assert len([record for record in caplog.records if "has expired" in record.message]) == 1
+    assert len([record for record in caplog.records if "ZooKeeper session expired" in record.message]) == 1
 
 
 def test_nothing_is_sent_once_kazoo_knows_of_the_end_even_if_the_loop_does_not_yet(zookeeper: ZooKeeperServer) -> None:
