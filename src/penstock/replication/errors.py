@@ -16,14 +16,14 @@ class NotEnoughReplicas(LogError):
     """Fewer replicas are in sync than min.insync.replicas; nothing was appended."""
 
     def __init__(self, demanded: int, insync: int) -> None:
-        super().__init__(f"{insync} replicas are in sync, min.insync.replicas={demanded}")
+        super().__init__(f"min.insync.replicas={demanded}, in-sync replicas: {insync}")
 
 
 class NotEnoughReplicasAfterAppend(LogError):
     """Replicas fell out of sync after the append: the records are in the log and may be committed later, or never."""
 
     def __init__(self, demanded: int, insync: int) -> None:
-        super().__init__(f"appended, but only {insync} replicas are in sync, min.insync.replicas={demanded}")
+        super().__init__(f"appended, but min.insync.replicas={demanded}, in-sync replicas: {insync}")
 
 
 class CommitTimedOut(LogError):

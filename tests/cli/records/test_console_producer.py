@@ -108,4 +108,4 @@ def test_why_a_record_is_not_taken_is_said_while_it_is_tried() -> None:
             process.stdin.flush()
             line = process.stderr.readline().decode()
     assert line.startswith("Still retrying after ")
-    assert "views-0 on broker 0: min.insync.replicas=2, in sync: 1 (NOT_ENOUGH_REPLICAS)." in line
+    assert "views-0 on broker 0: min.insync.replicas=2, in-sync replicas: 1 (NOT_ENOUGH_REPLICAS)." in line

@@ -6,8 +6,8 @@ not join are dropped, static ones stay until their session ends. The first rebal
 sync within the rebalance timeout are dropped.
 
 A dynamic member without an id gets one and must rejoin with it (from version 4), so that a client that gives up leaves
-no ghost member. A static member takes the place of its previous process; in a stable group the other members do not notice. The
-leader's assignment counts from the moment it is in the log, because a later coordinator must know it too.
+no ghost member. A static member takes the place of its previous process; in a stable group the other members do not
+notice. The leader's assignment counts from the moment it is in the log, because a later coordinator must know it too.
 """
 
 from __future__ import annotations
