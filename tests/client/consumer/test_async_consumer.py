@@ -259,7 +259,7 @@ def test_an_assignment_can_be_waited_for(broker: EmbeddedBroker) -> None:
             assert await consumer.wait_for_assignment(10_000) == {(topic, 0)}
             assert told == [[(topic, 0)]]
             await consumer.unsubscribe()
-            with pytest.raises(TimedOut, match="Nothing is subscribed"):
+            with pytest.raises(TimedOut, match="There is no subscription"):
                 await consumer.wait_for_assignment(50)
 
     run(story())

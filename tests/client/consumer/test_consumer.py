@@ -653,7 +653,7 @@ def test_waiting_for_an_assignment_hands_out_nothing_and_calls_functions(broker:
 def test_waiting_for_an_assignment_that_does_not_come_ends_in_time_and_says_why(broker: EmbeddedBroker) -> None:
     topic, group = filled_topic(broker, 1), new_group()
     with reader(broker.address, allow_auto_create_topics=False) as consumer:
-        with pytest.raises(TimedOut, match="Nothing is subscribed"):
+        with pytest.raises(TimedOut, match="There is no subscription"):
             consumer.wait_for_assignment(50)
         consumer.subscribe(f"missing-{topic}")
         with pytest.raises(TimedOut, match="None of the topics exists"):

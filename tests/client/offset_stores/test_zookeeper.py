@@ -30,7 +30,7 @@ def test_offsets_are_decimal_text(data: bytes, offset: int) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"-1", b"1.5", b"\xff", b"9" * 20, "٣".encode()])
 def test_what_is_no_offset_is_refused(data: bytes) -> None:
-    with pytest.raises(OffsetStoreError, match="/x holds"):
+    with pytest.raises(OffsetStoreError, match="/x contains"):
         parse_offset(data, "/x")
 
 

@@ -150,7 +150,7 @@ def test_without_a_schema_of_ones_own_the_writers_is_taken() -> None:
     serializer = Avro(framing="confluent", resolver=lambda number: VIEW_2)
     data = b"\x00\x00\x00\x00\x01" + written(VIEW_2, {"page": 2, "user": "ann"})
     assert serializer.decode("t", data) == {"page": 2, "user": "ann"}
-    with pytest.raises(SerializationError, match="no schema to write by"):
+    with pytest.raises(SerializationError, match="no schema to write with"):
         serializer.encode("t", {"page": 1})
 
 
@@ -165,7 +165,7 @@ def test_a_schema_that_the_registry_does_not_have_is_asked_for_again_next_time()
     known: dict[int, Any] = {}
     serializer = Avro(View, framing="confluent", resolver=lambda number: known[number])
     data = b"\x00\x00\x00\x00\x07" + written(VIEW, {"page": 1})
-    with pytest.raises(DeserializationError, match="schema 7 could not be had: KeyError"):
+    with pytest.raises(DeserializationError, match="schema 7 could not be loaded: KeyError"):
         serializer.decode("t", data)
     known[7] = VIEW
     assert serializer.decode("t", data) == View(1)
@@ -180,7 +180,7 @@ def test_a_number_without_a_resolver_is_refused_with_what_to_do() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"\x00\x00", b"\x01\x00\x00\x00\x07\x02", b'{"page": 1}'])
 def test_bytes_without_the_frame_are_refused(data: bytes) -> None:
-    with pytest.raises(DeserializationError, match="frame of a schema registry"):
+    with pytest.raises(DeserializationError, match="schema-registry header"):
         Avro(VIEW, framing="confluent", resolver=lambda number: VIEW).decode("t", data)
 
 

@@ -46,12 +46,12 @@ class ClusterCalls(AdminCore):
                 answer.cluster_id, known.get(answer.controller_id), tuple(known[key] for key in sorted(known))
             )
 
-        return await self._tried("describing the cluster", timeout_ms, ask)
+        return await self._retried("describing the cluster", timeout_ms, ask)
 
     async def describe_log_dirs(
         self, broker_ids: Iterable[int] | None = None, *, timeout_ms: int | None = None
     ) -> dict[int, tuple[LogDirectory, ...] | PenstockError]:
-        """The data folders of these brokers, or of all, and what lies in them."""
+        """The log directories of these brokers, or of all, and the sizes of their partitions."""
         if broker_ids is None:
             wanted = [node.id for node in (await self.describe_cluster(timeout_ms=timeout_ms)).nodes]
         else:
@@ -59,8 +59,8 @@ class ClusterCalls(AdminCore):
 
         async def one(broker_id: int) -> tuple[LogDirectory, ...] | PenstockError:
             try:
-                return await self._tried(
-                    f"describing the disks of broker {broker_id}",
+                return await self._retried(
+                    f"describing the log directories of broker {broker_id}",
                     timeout_ms,
                     lambda left_ms: self._log_dirs(broker_id, left_ms),
                 )
@@ -101,12 +101,12 @@ class ClusterCalls(AdminCore):
     async def alter_replica_log_dirs(
         self, broker_id: int, paths: Mapping[tuple[str, int], str], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, PenstockError | None]:
-        """Move replicas to other data folders of a broker, while they are used; `describe_log_dirs` tells how far they
-        are. Each partition has None, once its move has begun, or an error.
+        """Move replicas to other log directories of a broker, while they are in use; `describe_log_dirs` shows the
+        progress. Each partition has None once its move has started, or an error.
         """
         moves = {TopicPartition(*key): path for key, path in paths.items()}
-        return await self._tried(
-            f"moving replicas between the disks of broker {broker_id}",
+        return await self._retried(
+            f"moving replicas on broker {broker_id}",
             timeout_ms,
             lambda left_ms: self._alter_log_dirs(broker_id, moves, left_ms),
         )
@@ -145,9 +145,9 @@ class ClusterCalls(AdminCore):
         isolation_level: str = "read_uncommitted",
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, OffsetResult | PenstockError]:
-        """Where partitions begin ("earliest") and end ("latest"), or their first record at or after a time."""
+        """Where partitions start ("earliest") and end ("latest"), or their first record at or after a time."""
         if isolation_level not in _ISOLATION:
-            raise ConfigError(f"isolation_level is {isolation_level!r}", hint=f"Choose of {', '.join(_ISOLATION)}")
+            raise ConfigError(f"isolation_level is {isolation_level!r}", hint=f"Use one of {', '.join(_ISOLATION)}")
         times = {TopicPartition(*key): _timestamp(spec) for key, spec in wanted.items()}
         isolation = _ISOLATION[isolation_level]
 
@@ -164,10 +164,10 @@ def _timestamp(spec: OffsetSpec) -> int:
         return int(spec.timestamp() * 1000)
     if isinstance(spec, str):
         if spec not in _ENDS:
-            raise ConfigError(f"there is no offset {spec!r}", hint=f"Choose of {', '.join(_ENDS)}, or give a time")
+            raise ConfigError(f"{spec!r} is not an offset", hint=f"Use one of {', '.join(_ENDS)}, or a time")
         return _ENDS[spec]
     if isinstance(spec, bool) or spec < 0:
-        raise ConfigError(f"{spec!r} is no time", hint="Give milliseconds since 1970, or a datetime")
+        raise ConfigError(f"{spec!r} is not a time", hint="Give milliseconds since 1970, or a datetime")
     return spec
 
 
@@ -180,7 +180,7 @@ async def _list_offsets(
             connection.node, "ListOffsets of max_timestamp", (_MAX_TIMESTAMP_SINCE, 11), (0, version)
         )
     if version < _BY_TIME_SINCE and max(times.values(), default=-1) >= 0:
-        # The oldest version answers with where a segment begins, which may be long before the time or after it.
+        # Version 0 returns the start of a segment, which may be far from the time.
         raise UnsupportedVersion(connection.node, "ListOffsets by time", (_BY_TIME_SINCE, 11), (0, version))
     found = await list_offsets(connection, times, isolation_level=isolation_level, timeout_ms=left_ms)
     return {key: one if isinstance(one, PenstockError) else OffsetResult(*one) for key, one in found.items()}

@@ -37,7 +37,7 @@ _SOURCES: Final = {
     5: "default",
 }
 _DEFAULT: Final = 5
-# Of a topic, and of a broker by itself or all brokers: what an alteration may have set.
+# The sources of values that a change may have set.
 _ALTERED: Final = frozenset({"topic", "dynamic broker", "dynamic default"})
 
 Settings = Mapping[str, ConfigEntry]
@@ -57,7 +57,7 @@ class ConfigCalls(AdminCore):
         include_synonyms: bool = False,
         timeout_ms: int | None = None,
     ) -> dict[ConfigResource, Settings | PenstockError]:
-        """The settings of each. A broker is asked once for its own; all the rest is one question to any of them.
+        """The settings of each. Each broker gets one request about its own; one request to any broker covers the rest.
 
         With `include_synonyms`, each setting has the values of all layers under which it may be set.
         """
@@ -75,7 +75,7 @@ class ConfigCalls(AdminCore):
     async def _described_by_owner(
         self, resources: list[ConfigResource], include_synonyms: bool, timeout_ms: int | None
     ) -> dict[ConfigResource, Settings | PenstockError]:
-        """Of resources with one owner; what it refuses for the moment is asked again."""
+        """Of resources that one broker answers for; errors that may pass are retried."""
         answers: dict[ConfigResource, Settings | PenstockError] = {}
         open_ = resources
 
@@ -89,7 +89,7 @@ class ConfigCalls(AdminCore):
 
         what = f"the settings of {resources[0]}" + (f" and {len(resources) - 1} more" if len(resources) > 1 else "")
         try:
-            await self._tried(f"reading {what}", timeout_ms, ask)
+            await self._retried(f"reading {what}", timeout_ms, ask)
         except PenstockError as error:
             for resource in open_:
                 answers.setdefault(resource, error)
@@ -103,7 +103,7 @@ class ConfigCalls(AdminCore):
         validate_only: bool = False,
         timeout_ms: int | None = None,
     ) -> None:
-        """Change settings; None gives one back to its default. Raises InvalidSetting..."""
+        """Change settings; None resets one to its default. Raises InvalidSetting..."""
         error = (await self.alter_configs({resource: changes}, validate_only=validate_only, timeout_ms=timeout_ms))[
             resource
         ]
@@ -122,7 +122,7 @@ class ConfigCalls(AdminCore):
         for resource, values in changes.items():
             texts = {name: config_text(value) for name, value in values.items()}
             try:
-                await self._tried(
+                await self._retried(
                     f"changing the settings of {resource}",
                     timeout_ms,
                     lambda left_ms, resource=resource, texts=texts: self._alter(  # type: ignore[misc]
@@ -135,18 +135,18 @@ class ConfigCalls(AdminCore):
         return answers
 
     async def _owner(self, resource: ConfigResource) -> Connection:
-        """A broker answers for its own settings, any broker for the rest."""
+        """Each broker answers for its own settings, any broker for the rest."""
         if resource.kind == "broker" and resource.name:
             try:
                 return await self.cluster.to(int(resource.name))
             except ValueError:
-                raise ConfigError(f"{resource.name!r} is no broker id") from None
+                raise ConfigError(f"{resource.name!r} is not a broker id", hint="Give a number") from None
         return await self.cluster.to_any()
 
     async def _describe(
         self, resources: Sequence[ConfigResource], include_synonyms: bool, left_ms: int
     ) -> dict[ConfigResource, Settings | PenstockError]:
-        """One question about resources that one broker can answer for."""
+        """One request about resources that one broker can answer for."""
         connection = await self._owner(resources[0])
         wanted = [
             DescribeConfigsResource(
@@ -162,7 +162,8 @@ class ConfigCalls(AdminCore):
             request.include_documentation = True
         answer = await connection.request(ApiKey.DESCRIBE_CONFIGS, request, version=version, timeout_ms=left_ms)
         found: dict[ConfigResource, Settings | PenstockError] = {
-            resource: PenstockError(f"{connection.node} said nothing about {resource}") for resource in resources
+            resource: PenstockError(f"the response of {connection.node} does not contain {resource}")
+            for resource in resources
         }
         for result in answer.results:
             kind = _KINDS.get(result.resource_type)
@@ -236,7 +237,7 @@ def _replacing(
 
 def _entry(item: DescribeConfigsResourceResult, version: int) -> ConfigEntry:
     if version == 0:
-        # It says only whether a value is the default; what is not was altered, or stands in a file.
+        # Version 0 says only whether a value is the default; others were changed, or are in a file.
         source, is_default = ("default" if item.is_default else "topic"), item.is_default
     else:
         source, is_default = _SOURCES.get(item.config_source, "unknown"), item.config_source == _DEFAULT
@@ -256,5 +257,5 @@ def _entry(item: DescribeConfigsResourceResult, version: int) -> ConfigEntry:
 
 
 def _owner_name(resource: ConfigResource) -> str:
-    """Who answers for a resource: a broker by its id, or anybody."""
+    """The broker that answers for a resource; None if any does."""
     return resource.name if resource.kind == "broker" else ""

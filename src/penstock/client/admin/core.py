@@ -30,7 +30,7 @@ from penstock.client.settings import ClientOptions, ClientSettings, settings_fro
 T = TypeVar("T")
 R = TypeVar("R")
 
-# A topic made a moment ago may be unknown to a broker that is a little behind; for how long it is worth asking again.
+# A new topic may be unknown to a broker that is a little behind: how many attempts are worth it.
 _UNKNOWN_TRIES = 3
 
 
@@ -52,11 +52,11 @@ class AdminCore:
         )
 
     async def start(self, *, timeout_ms: int | None = None) -> None:
-        """Find the cluster; every call does so if need be. Raises BootstrapError."""
+        """Connect; every call does so if necessary. Raises BootstrapError."""
         await self.cluster.start(timeout_ms=timeout_ms)
 
     async def close(self) -> None:
-        """Close all connections; again is harmless."""
+        """Close all connections. It may be called twice."""
         await self.cluster.close()
 
     async def __aenter__(self) -> Self:
@@ -73,8 +73,8 @@ class AdminCore:
     def _now_ms(self) -> float:
         return self.cluster.clock.monotonic_ms()
 
-    async def _tried(self, what: str, timeout_ms: int | None, ask: Callable[[int], Awaitable[T]]) -> T:
-        """The answer of `ask`, which is given the time that is left, tried again while that may help."""
+    async def _retried(self, what: str, timeout_ms: int | None, ask: Callable[[int], Awaitable[T]]) -> T:
+        """The result of `ask`, which gets the time that is left; retried while that may help."""
         limit_ms = timeout_ms if timeout_ms is not None else self.cluster.request_timeout_ms
         deadline_ms = self._now_ms() + limit_ms
         backoff = self.cluster.new_backoff()
@@ -86,44 +86,44 @@ class AdminCore:
                     try:
                         return await ask(max(1, int(deadline_ms - self._now_ms())))
                     except (BrokerError, NotConnected, BootstrapError) as error:
-                        if not _worth_another(error, backoff.failures):
+                        if not _is_worth_retrying(error, backoff.failures):
                             raise
                         failure = error
                     await asyncio.sleep(backoff.failed(self._now_ms()) / 1000)
-                    await self._look_around(failure)
+                    await self._refresh(failure)
         except TimeoutError as error:
             if isinstance(error, PenstockError):
                 raise
             if failure is not None:
                 raise failure from None
             raise TimedOut(
-                f"{what} did not finish within {limit_ms} ms", hint="See whether the brokers are up"
+                f"{what} did not finish within {limit_ms} ms", hint="Check that the brokers are up"
             ) from None
 
-    async def _look_around(self, failure: PenstockError) -> None:
-        """Ask again who is there: the controller may be another one by now."""
+    async def _refresh(self, failure: PenstockError) -> None:
+        """Refresh metadata: there may be another controller by now."""
         if isinstance(failure, BrokerError):
             await self.cluster.refresh()
         elif isinstance(failure, NotConnected):
-            with contextlib.suppress(NotConnected, BootstrapError):  # the next try says what is the matter
+            with contextlib.suppress(NotConnected, BootstrapError):  # the next attempt raises
                 await self.cluster.refresh()
 
     async def _by_leader(
         self, what: str, partitions: Collection[TopicPartition], timeout_ms: int | None, ask: Ask[R]
     ) -> dict[TopicPartition, R | PenstockError]:
-        """The answers of the partitions' leaders."""
+        """The results of the partitions' leaders."""
         limit_ms = timeout_ms if timeout_ms is not None else self.cluster.request_timeout_ms
-        return await ask_leaders(self.cluster, what, partitions, ask, timeout_ms=limit_ms, retry=_worth_another)
+        return await ask_leaders(self.cluster, what, partitions, ask, timeout_ms=limit_ms, retry=_is_worth_retrying)
 
 
-def _worth_another(answer: object, failures: int) -> bool:
+def _is_worth_retrying(answer: object, failures: int) -> bool:
     if isinstance(answer, UnknownTopic | UnknownBroker):
         return failures < _UNKNOWN_TRIES - 1
     return isinstance(answer, PenstockError) and answer.retriable and not isinstance(answer, TimedOut)
 
 
 def only(answers: dict[R, T | PenstockError]) -> T:
-    """The single answer of a call about one thing; raises it if it is an error."""
+    """The only result of a call about one thing; raises it if it is an error."""
     (answer,) = answers.values()
     if isinstance(answer, PenstockError):
         raise answer

@@ -51,7 +51,7 @@ T = TypeVar("T")
 Answers = dict[TopicPartition, int | PenstockError]
 
 _STATES_SINCE: Final = 4
-_BY_NAME: Final = 9  # From version 10 on offsets go by topic id.
+_BY_NAME: Final = 9  # from version 10 on, topics are named by id
 _MANY_GROUPS_SINCE: Final = 8
 _ALL_TOPICS_SINCE: Final = 2
 _FIRST_WITH_BATCHES: Final = 4
@@ -67,7 +67,7 @@ _COORDINATOR_MOVED: Final = (
 
 class GroupCalls(ClusterCalls):
     async def list_groups(self, *, states: Iterable[str] = (), timeout_ms: int | None = None) -> list[GroupListing]:
-        """All groups of the cluster, by name; with `states` only those in one of them ("Stable", "Empty"...)."""
+        """All groups of the cluster, sorted by id; with `states`, only those in one of them ("Stable", "Empty"...)."""
         wanted = {state.lower() for state in states}
         nodes = (await self.describe_cluster(timeout_ms=timeout_ms)).nodes
         found = await asyncio.gather(*(self._list_of(node, sorted(states), timeout_ms) for node in nodes))
@@ -87,14 +87,14 @@ class GroupCalls(ClusterCalls):
                 for item in answer.groups
             ]
 
-        return await self._tried(f"listing the groups of {node}", timeout_ms, ask)
+        return await self._retried(f"listing the groups of {node}", timeout_ms, ask)
 
     # ------------------------------------------------------------------------------------------ describe
 
     async def describe_group(
         self, group_id: str, *, with_lag: bool = True, timeout_ms: int | None = None
     ) -> GroupDescription:
-        """A group, its members and their partitions, and how far it is behind; raises UnknownGroup."""
+        """A group, its members and their partitions, and its lag; raises UnknownGroup."""
         return only(await self.describe_groups([group_id], with_lag=with_lag, timeout_ms=timeout_ms))
 
     async def describe_groups(
@@ -176,7 +176,7 @@ class GroupCalls(ClusterCalls):
     # ------------------------------------------------------------------------------------------ delete
 
     async def delete_group(self, group_id: str, *, timeout_ms: int | None = None) -> None:
-        """Forget a group without members, and its offsets; raises GroupNotEmpty, UnknownGroup."""
+        """Delete a group without members, and its offsets; raises GroupNotEmpty, UnknownGroup."""
         error = (await self.delete_groups([group_id], timeout_ms=timeout_ms))[group_id]
         if error is not None:
             raise error
@@ -208,7 +208,7 @@ class GroupCalls(ClusterCalls):
     async def group_offsets(
         self, group_id: str, partitions: Iterable[tuple[str, int]] | None = None, *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What a group has committed, for these partitions or for all; those without a commit are left out."""
+        """The committed offsets of a group, for these partitions or all; those without one are left out."""
         wanted = None if partitions is None else topic_partitions(partitions)
         if wanted is not None and not wanted:
             return {}
@@ -242,12 +242,14 @@ class GroupCalls(ClusterCalls):
         *,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, PenstockError | None]:
-        """Commit in the place of a group without members: where it shall go on reading."""
+        """Commit offsets for a group without members: where it continues to read."""
         topics: dict[str, OffsetCommitRequestTopic] = {}
         for (topic, partition), given in offsets.items():
             stored = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
             if stored.offset < 0:
-                raise ConfigError(f"{topic}-{partition}: {stored.offset} is no offset")
+                raise ConfigError(
+                    f"{stored.offset} is not an offset of {topic}-{partition}", hint="Give a number, 0 or more"
+                )
             named = topics.setdefault(topic, OffsetCommitRequestTopic(name=topic, partitions=[]))
             named.partitions.append(
                 OffsetCommitRequestPartition(
@@ -271,7 +273,7 @@ class GroupCalls(ClusterCalls):
     async def delete_group_offsets(
         self, group_id: str, partitions: Iterable[tuple[str, int]], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, PenstockError | None]:
-        """Forget what a group has committed for partitions that it does not read at the moment."""
+        """Delete the committed offsets of partitions that no member of the group reads."""
         topics: dict[str, OffsetDeleteRequestTopic] = {}
         for topic, partition in topic_partitions(partitions):
             named = topics.setdefault(topic, OffsetDeleteRequestTopic(name=topic, partitions=[]))
@@ -300,7 +302,7 @@ class GroupCalls(ClusterCalls):
                     self.cluster.forget_coordinator("group", group_id)
                 raise
 
-        return await self._tried(what, timeout_ms, tried)
+        return await self._retried(what, timeout_ms, tried)
 
 
 def _of_newer(group: Any, node: Node | None) -> GroupDescription:
@@ -338,7 +340,7 @@ def _member(member: DescribedGroupMember, protocol_type: str) -> GroupMember:
             topics = decode_subscription(member.member_metadata).topics if member.member_metadata else ()
             assigned = decode_assignment(member.member_assignment).partitions
         except ProtocolError:
-            # A member with a protocol of its own: who it is can still be told.
+            # A member with a protocol of its own: describe it without topics.
             pass
     return GroupMember(
         member.member_id, member.group_instance_id, member.client_id, member.client_host, topics, assigned
@@ -438,7 +440,7 @@ async def _fetch_times(connection: Connection, offsets: Mapping[TopicPartition, 
 
 
 def _first_time(data: bytes | bytearray | memoryview, offset: int) -> int | None:
-    """None if no whole batch is there."""
+    """The timestamp of the first record; None without a whole batch."""
     headers = scan(data, verify=False, most=1).headers
     if not headers:
         return None
@@ -447,5 +449,5 @@ def _first_time(data: bytes | bytearray | memoryview, offset: int) -> int | None
         times = [record.timestamp for record in records_of(data, header) if record.offset >= offset]
     except RecordError:
         times = []
-    # Compaction may have removed every record from here to the end of the batch.
+    # Compaction may have removed all records from here to the end of the batch.
     return times[0] if times else header.max_timestamp

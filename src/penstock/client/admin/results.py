@@ -18,7 +18,7 @@ OffsetSpec = Literal["earliest", "latest", "max_timestamp"] | int | datetime
 
 
 class TopicSpec(msgspec.Struct, frozen=True):
-    """A topic to be made. -1 leaves the number to the broker's own defaults."""
+    """A topic to create. -1 means the broker's default."""
 
     name: str
     partitions: int = -1
@@ -29,7 +29,7 @@ class TopicSpec(msgspec.Struct, frozen=True):
 
 
 class CreatedTopic(msgspec.Struct, frozen=True):
-    """A topic that was made, or with `existed` was there. -1 where an old broker does not say."""
+    """A topic that was created, or with `existed` was there before. -1 from old brokers that do not send a number."""
 
     name: str
     partitions: int = -1
@@ -45,10 +45,9 @@ class PartitionDescription(msgspec.Struct, frozen=True):
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     offline: tuple[int, ...] = ()
-    """Replicas whose broker, or whose disk, is away."""
+    """Replicas whose broker or disk is unavailable."""
     eligible: tuple[int, ...] | None = None
-    """Replicas that are not in sync but have all that was committed (KIP-966); None where that was not asked for, or
-    the broker does not say."""
+    """Replicas that are not in sync but have all committed records (KIP-966); None if not requested or unknown."""
     last_known_eligible: tuple[int, ...] | None = None
 
 
@@ -64,7 +63,7 @@ class TopicDescription(msgspec.Struct, frozen=True):
 
 
 class PartitionReassignment(msgspec.Struct, frozen=True):
-    """A move that is under way: all replicas at the moment, those that copy, and those that will go."""
+    """An ongoing reassignment: all current replicas, those that are added, and those that are removed."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -77,12 +76,12 @@ class PartitionReassignment(msgspec.Struct, frozen=True):
 
     @property
     def original(self) -> tuple[int, ...]:
-        """The replicas if it is taken back."""
+        """The replicas if it is cancelled."""
         return tuple(broker for broker in self.replicas if broker not in self.adding)
 
 
 class ConfigResource(msgspec.Struct, frozen=True):
-    """Whose settings: a topic's, or a broker's; broker "" is the default of all brokers."""
+    """A topic or a broker that has settings; broker "" stands for the default of all brokers."""
 
     kind: Kind
     name: str
@@ -102,7 +101,7 @@ class ConfigResource(msgspec.Struct, frozen=True):
 
 
 class ConfigSynonym(msgspec.Struct, frozen=True):
-    """A value that a setting has in one layer; `name` is what the setting is called there."""
+    """The value of a setting in one layer; `name` is its name there."""
 
     name: str
     value: str | None
@@ -121,7 +120,7 @@ class ConfigEntry(msgspec.Struct, frozen=True):
     is_sensitive: bool
     documentation: str | None = None
     synonyms: tuple[ConfigSynonym, ...] = ()
-    """The values of all layers that have one, that which counts first; empty unless they were asked for."""
+    """The values of all layers, the effective one first; empty unless requested."""
 
 
 class ClusterDescription(msgspec.Struct, frozen=True):
@@ -131,7 +130,7 @@ class ClusterDescription(msgspec.Struct, frozen=True):
 
 
 class LogDirectory(msgspec.Struct, frozen=True):
-    """A data folder of a broker; bytes are -1 where an old broker does not say.
+    """A log directory of a broker; bytes are -1 from old brokers.
 
     `moving` are the replicas that move to it from another folder of the broker, and how many offsets they are behind.
     """
@@ -145,7 +144,7 @@ class LogDirectory(msgspec.Struct, frozen=True):
 
 
 class OffsetResult(msgspec.Struct, frozen=True):
-    """`offset` -1: no record is that late. `timestamp` -1 where there is none."""
+    """`offset` -1: no record is that young. `timestamp` -1: none."""
 
     offset: int
     timestamp: int = -1
@@ -153,7 +152,7 @@ class OffsetResult(msgspec.Struct, frozen=True):
 
 
 class GroupListing(msgspec.Struct, frozen=True):
-    """`state` and `type` are empty where an old broker does not say."""
+    """`state` and `type` are empty from old brokers."""
 
     group_id: str
     protocol_type: str
@@ -172,14 +171,14 @@ class GroupMember(msgspec.Struct, frozen=True):
 
 
 class PartitionLag(msgspec.Struct, frozen=True):
-    """How far a group is behind in one partition. None: nothing is committed, or it cannot be told."""
+    """The lag of a group in one partition. None: nothing is committed, or it is unknown."""
 
     partition: TopicPartition
     committed: int | None
     end: int | None
     lag_records: int | None
     lag_seconds: float | None
-    """Age of the first record that was not read; 0 with nothing left to read."""
+    """Age of the first unread record in seconds; 0 if there is none."""
     member_id: str | None = None
 
 
@@ -199,5 +198,5 @@ class GroupDescription(msgspec.Struct, frozen=True):
 
     @property
     def lag_seconds(self) -> float | None:
-        """Of the partition that is furthest behind."""
+        """The largest lag of its partitions."""
         return max((item.lag_seconds for item in self.partitions if item.lag_seconds is not None), default=None)

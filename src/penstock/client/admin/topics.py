@@ -60,7 +60,7 @@ Outcomes = dict[TopicPartition, PenstockError | None]
 
 _ELECTIONS: Final[dict[ElectionType, int]] = {"preferred": 0, "unclean": 1}
 _UNCLEAN_SINCE: Final = 1
-_DEFAULTS_SINCE = 4  # Before, a broker had no say in the numbers of partitions and replicas.
+_DEFAULTS_SINCE = 4  # before, a broker could not choose the numbers of partitions and replicas
 _BY_STATE_SINCE = 6
 
 
@@ -76,7 +76,7 @@ class TopicCalls(AdminCore):
         validate_only: bool = False,
         timeout_ms: int | None = None,
     ) -> CreatedTopic:
-        """Make a topic; raises TopicExists, InvalidTopic, InvalidSetting..."""
+        """Create a topic; raises TopicExists, InvalidTopic, InvalidSetting..."""
         return only(
             await self.create_topics([topic], exist_ok=exist_ok, validate_only=validate_only, timeout_ms=timeout_ms)
         )
@@ -95,7 +95,7 @@ class TopicCalls(AdminCore):
             return {}
         by_name = {spec.name: spec for spec in specs}
         if len(by_name) < len(specs):
-            raise ConfigError("a topic is named twice")
+            raise ConfigError("a topic is given twice")
 
         async def ask(left_ms: int) -> dict[str, CreatedTopic | PenstockError]:
             connection = await self.cluster.to_controller()
@@ -107,7 +107,7 @@ class TopicCalls(AdminCore):
             _whole_answer_moved(item.error_code for item in answer.topics)
             return {item.name: _created(item, by_name[item.name], exist_ok) for item in answer.topics}
 
-        return await self._tried("creating topics", timeout_ms, ask)
+        return await self._retried("creating topics", timeout_ms, ask)
 
     async def delete_topic(self, name: str, *, missing_ok: bool = False, timeout_ms: int | None = None) -> None:
         """Delete a topic and its records; raises UnknownTopic..."""
@@ -140,10 +140,10 @@ class TopicCalls(AdminCore):
                 for item in answer.responses
             }
 
-        return await self._tried("deleting topics", timeout_ms, ask)
+        return await self._retried("deleting topics", timeout_ms, ask)
 
     async def list_topics(self, *, include_internal: bool = False, timeout_ms: int | None = None) -> list[str]:
-        """The names of all topics, in order."""
+        """The names of all topics, sorted."""
         answer = await self._metadata(None, timeout_ms)
         return sorted(
             topic.name for topic in answer.topics if topic.name and (include_internal or not topic.is_internal)
@@ -156,9 +156,9 @@ class TopicCalls(AdminCore):
     async def describe_topics(
         self, names: Iterable[str] | None = None, *, include_eligible: bool = False, timeout_ms: int | None = None
     ) -> dict[str, TopicDescription | PenstockError]:
-        """These topics, or all: partitions, leaders, replicas, those in sync.
+        """These topics, or all: partitions, leaders, replicas, ISR.
 
-        With `include_eligible`, also the replicas that may lead though they are not in sync, of brokers that tell.
+        With `include_eligible`, also the eligible leader replicas (KIP-966), if the broker knows them.
         """
         wanted = None if names is None else list(dict.fromkeys(names))
         if wanted is not None and not wanted:
@@ -170,7 +170,7 @@ class TopicCalls(AdminCore):
             async def ask(left_ms: int) -> dict[TopicPartition, DescribeTopicPartitionsResponsePartition]:
                 return await ask_topic_partitions(await self.cluster.to_any(), wanted, left_ms)
 
-            eligible = await self._tried("asking for eligible leaders", timeout_ms, ask)
+            eligible = await self._retried("asking for eligible leaders", timeout_ms, ask)
         return {
             topic.name: _described(answer, topic.name, eligible) for topic in answer.topics if topic.name is not None
         }
@@ -184,7 +184,7 @@ class TopicCalls(AdminCore):
         validate_only: bool = False,
         timeout_ms: int | None = None,
     ) -> None:
-        """Raise a topic's number of partitions to `total`; `assignments` names the replicas of each new one."""
+        """Raise the partition count of a topic to `total`; `assignments` has the replicas of each new partition."""
 
         async def ask(left_ms: int) -> None:
             connection = await self.cluster.to_controller()
@@ -203,12 +203,12 @@ class TopicCalls(AdminCore):
                 if item.error_code:
                     raise error_for(item.error_code, where=f"topic {item.name}", detail=item.error_message)
 
-        await self._tried("creating partitions", timeout_ms, ask)
+        await self._retried("creating partitions", timeout_ms, ask)
 
     async def delete_records(
         self, before: Mapping[tuple[str, int], int], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, int | PenstockError]:
-        """Delete what lies before an offset of each partition, -1 for all; answers with where each begins now."""
+        """Delete the records before an offset of each partition, -1 for all; returns where each starts now."""
         wanted = dict(zip(topic_partitions(before), before.values(), strict=True))
 
         async def ask(
@@ -233,7 +233,7 @@ class TopicCalls(AdminCore):
         async def ask(left_ms: int) -> MetadataResponse:
             return await ask_metadata(await self.cluster.to_any(), topics, timeout_ms=left_ms)
 
-        return await self._tried("asking for topics", timeout_ms, ask)
+        return await self._retried("asking for topics", timeout_ms, ask)
 
 
 def _whole_answer_moved(codes: Iterable[int]) -> None:
@@ -261,7 +261,7 @@ def _creatable(spec: TopicSpec, version: int) -> CreatableTopic:
 
 
 def config_text(value: object) -> str | None:
-    """A setting's value as brokers read it."""
+    """The value of a setting as brokers parse it."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -309,10 +309,10 @@ def _described(
 def _eligible(
     isr: Sequence[int], told: DescribeTopicPartitionsResponsePartition | None
 ) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
-    """The eligible leaders, now and as last known; None where the broker does not say."""
+    """The eligible leader replicas, current and last known; None if the broker does not send them."""
     if told is None or told.eligible_leader_replicas is None:
         return None, None
-    # The two answers are of two moments: whoever is in sync by now is not among the eligible ones any more.
+    # The two responses are of different moments: a replica that is in sync by now is no longer eligible.
     found = tuple(broker for broker in told.eligible_leader_replicas if broker not in isr)
     return found, tuple(told.last_known_elr or ())
 
@@ -335,7 +335,7 @@ class PartitionCalls(AdminCore):
         the leader it should have is answered with an error of the code ELECTION_NOT_NEEDED.
         """
         if kind not in _ELECTIONS:
-            raise ConfigError(f"there is no election {kind!r}", hint=f"Choose of {', '.join(_ELECTIONS)}")
+            raise ConfigError(f"{kind!r} is not an election type", hint=f"Use one of {', '.join(_ELECTIONS)}")
         wanted = None if partitions is None else list(dict.fromkeys(topic_partitions(partitions)))
         if wanted is not None and not wanted:
             return {}
@@ -360,12 +360,12 @@ class PartitionCalls(AdminCore):
             ]
             return _outcomes(connection, found, wanted)
 
-        return await self._tried("electing leaders", timeout_ms, ask)
+        return await self._retried("electing leaders", timeout_ms, ask)
 
     async def alter_partition_reassignments(
         self, wanted: Mapping[tuple[str, int], Sequence[int] | None], *, timeout_ms: int | None = None
     ) -> Outcomes:
-        """Move partitions to these brokers, the preferred leader first; None takes a move back that is under way."""
+        """Move partitions to these brokers, the preferred leader first; None cancels a reassignment."""
         targets = {TopicPartition(*key): replicas for key, replicas in wanted.items()}
         if not targets:
             return {}
@@ -387,12 +387,12 @@ class PartitionCalls(AdminCore):
             ]
             return _outcomes(connection, found, list(targets))
 
-        return await self._tried("moving partitions", timeout_ms, ask)
+        return await self._retried("moving partitions", timeout_ms, ask)
 
     async def list_partition_reassignments(
         self, partitions: Iterable[tuple[str, int]] | None = None, *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, PartitionReassignment]:
-        """The moves that are under way, of these partitions or of all; those that are not being moved are left out."""
+        """The ongoing reassignments of these partitions, or of all; partitions without one are left out."""
         wanted = None if partitions is None else list(dict.fromkeys(topic_partitions(partitions)))
         if wanted is not None and not wanted:
             return {}
@@ -414,13 +414,13 @@ class PartitionCalls(AdminCore):
                 for part in topic.partitions
             }
 
-        return await self._tried("listing moves of partitions", timeout_ms, ask)
+        return await self._retried("listing moves of partitions", timeout_ms, ask)
 
 
 async def ask_topic_partitions(
     connection: Connection, names: Sequence[str] | None, left_ms: int
 ) -> dict[TopicPartition, DescribeTopicPartitionsResponsePartition]:
-    """What DescribeTopicPartitions says, page by page; nothing where a broker does not have it."""
+    """The result of DescribeTopicPartitions, page by page; empty if a broker does not have it."""
     found: dict[TopicPartition, DescribeTopicPartitionsResponsePartition] = {}
     if not connection.supports(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0):
         return found
@@ -433,7 +433,7 @@ async def ask_topic_partitions(
             for part in topic.partitions:
                 found[TopicPartition(topic.name or "", part.partition_index)] = part
         following = answer.next_cursor
-        # A cursor that does not move would be asked for ever.
+        # A cursor that does not advance would loop forever.
         if following is None or (cursor is not None and _place(following) == _place(cursor)):
             return found
         cursor = following
@@ -458,7 +458,7 @@ def _check(code: int, detail: str | None) -> None:
 def _outcomes(
     connection: Connection, found: Sequence[tuple[TopicPartition, Any]], wanted: Sequence[TopicPartition] | None
 ) -> Outcomes:
-    """`found` has error codes and messages; what was wanted and is not in it was not answered."""
+    """`found` has error codes and messages; wanted partitions that it lacks get an error."""
     if any(part.error_code == ErrorCode.NOT_CONTROLLER for _, part in found):
         _check(ErrorCode.NOT_CONTROLLER, None)
     outcomes: Outcomes = {
@@ -467,5 +467,5 @@ def _outcomes(
     }
     if wanted is None:
         return outcomes
-    silent = PenstockError(f"{connection.node} said nothing about it")
+    silent = PenstockError(f"the response of {connection.node} does not contain the partition")
     return {key: outcomes.get(key, silent) for key in wanted}

@@ -13,7 +13,7 @@ chains from a member to one that has at least two fewer. Of two claims to a part
 of two in the same generation neither.
 
 A message starts with its version as an int16. A version above the highest known is read as the highest, since later
-versions only append fields. Bytes that make no sense raise ProtocolError.
+versions only append fields. Invalid bytes raise ProtocolError.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ _GENERATION = Struct(">i")
 
 
 class ProtocolError(Exception):
-    """Bytes of another member that are no subscription or assignment."""
+    """Bytes of another member that are not a subscription or an assignment."""
 
 
 class Subscription(NamedTuple):
-    """What a member wants to read, and what it had when it said so."""
+    """The topics of a member, and the partitions that it owned when it joined."""
 
     topics: tuple[str, ...]
     user_data: bytes | None = None
@@ -70,7 +70,7 @@ class Subscription(NamedTuple):
 
 
 class Assignment(NamedTuple):
-    """What a member shall read."""
+    """The partitions of a member."""
 
     partitions: tuple[TopicPartition, ...]
     user_data: bytes | None = None
@@ -93,7 +93,7 @@ def decode_subscription(data: bytes) -> Subscription:
     try:
         message, _ = codec_for(ConsumerProtocolSubscription, version).decode(data, _VERSION.size)
     except WireError as reason:
-        raise ProtocolError(f"a member's subscription cannot be read: {reason}") from None
+        raise ProtocolError(f"a member's subscription cannot be decoded: {reason}") from None
     return Subscription(
         tuple(message.topics),
         message.user_data,
@@ -111,19 +111,19 @@ def encode_assignment(assignment: Assignment, version: int = HIGHEST_VERSION) ->
 
 
 def decode_assignment(data: bytes) -> Assignment:
-    """A share; no bytes at all, as coordinators send to whom the leader forgot, are an empty one."""
+    """An assignment; empty bytes, which coordinators send to members that the leader left out, are an empty one."""
     if not data:
         return Assignment(())
     version = _version_of(data, "assignment")
     try:
         message, _ = codec_for(ConsumerProtocolAssignment, version).decode(data, _VERSION.size)
     except WireError as reason:
-        raise ProtocolError(f"a member's assignment cannot be read: {reason}") from None
+        raise ProtocolError(f"a member's assignment cannot be decoded: {reason}") from None
     return Assignment(_flat(message.assigned_partitions), message.user_data)
 
 
 def encode_sticky_user_data(owned: Iterable[TopicPartition], generation: int) -> bytes:
-    """What the members of a "sticky" group say in their user data: their partitions, and of which generation."""
+    """The user data of members of a "sticky" group: their partitions and the generation."""
     grouped = _grouped(owned)
     parts = [_INT32.pack(len(grouped))]
     for topic in grouped:
@@ -134,8 +134,8 @@ def encode_sticky_user_data(owned: Iterable[TopicPartition], generation: int) ->
 
 
 def decode_sticky_user_data(data: bytes | None) -> tuple[tuple[TopicPartition, ...], int]:
-    """The partitions and the generation; nothing where the bytes make no sense, as a wrong claim is worse."""
-    # Java's assignor has no version in front of it, kafka-python's has one.
+    """The partitions and the generation; empty for invalid bytes, because a wrong claim is worse."""
+    # Java's assignor sends no version, kafka-python's does.
     for begin in (0, _VERSION.size):
         try:
             return _read_sticky(data[begin:] if data else b"")
@@ -159,7 +159,7 @@ def _read_sticky(data: bytes) -> tuple[tuple[TopicPartition, ...], int]:
         for _ in range(_within(count, data)):
             owned.append(TopicPartition(name, *_INT32.unpack_from(data, position)))
             position += _INT32.size
-    # The first version of it ended here.
+    # The first version ended here.
     generation = _INT32.unpack_from(data, position)[0] if position + _INT32.size <= len(data) else NO_GENERATION
     return tuple(owned), generation
 
@@ -180,7 +180,7 @@ def _version_of(data: bytes, what: str) -> int:
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> Mapping[str, list[int]]:
-    """The partitions of each topic, both in order."""
+    """The partitions of each topic, both sorted."""
     topics: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
         topics.setdefault(topic, []).append(partition)
@@ -199,7 +199,7 @@ def _flat(topics: list[TopicPartitions]) -> tuple[TopicPartition, ...]:
 
 
 class GroupMember(NamedTuple):
-    """One member as the leader sees it. A static member's instance id survives restarts, its member id does not."""
+    """A member as the group's leader sees it. Restarts change the member id, not the instance id of a static member."""
 
     member_id: str
     subscription: Subscription
@@ -211,8 +211,8 @@ class GroupMember(NamedTuple):
 
 
 class Assignor(Protocol):
-    """`protocol` says what happens to partitions that move: "eager" gives all of them back before every
-    rebalance, "cooperative" only those that go elsewhere."""
+    """Distributes partitions. With `protocol` "eager" members give back all partitions before every rebalance, with
+    "cooperative" only those that move."""
 
     @property
     def name(self) -> str: ...
@@ -221,10 +221,10 @@ class Assignor(Protocol):
     def protocol(self) -> Literal["eager", "cooperative"]: ...
 
     def user_data(self, owned: Iterable[TopicPartition], generation: int) -> bytes | None:
-        """What this member's subscription says to the leader's assignor."""
+        """The user data in this member's subscription, for the leader's assignor."""
 
     def assign(self, partition_counts: Mapping[str, int], members: Iterable[GroupMember]) -> Shares:
-        """Every member's share, by member id. Topics that do not exist have no entry in `partition_counts`."""
+        """The partitions of every member, by member id. Missing topics have no entry in `partition_counts`."""
 
 
 def in_order(members: Iterable[GroupMember]) -> list[GroupMember]:
@@ -233,7 +233,7 @@ def in_order(members: Iterable[GroupMember]) -> list[GroupMember]:
 
 
 def subscribed_topics(members: Iterable[GroupMember], partition_counts: Mapping[str, int]) -> list[str]:
-    """The topics that exist and that somebody wants, in order."""
+    """The existing topics that a member subscribes to, sorted."""
     return sorted({topic for member in members for topic in member.topics if partition_counts.get(topic, 0) > 0})
 
 
@@ -272,7 +272,7 @@ class RoundRobinAssignor:
         turn = cycle(member.member_id for member in ordered)
         for topic in subscribed_topics(ordered, partition_counts):
             for index in range(partition_counts[topic]):
-                # Somebody wants the topic, or it would not be here: the search ends within one round.
+                # A member subscribes to the topic, or it would not be here: the search ends within one round.
                 reader = next(member for member in turn if topic in wanted[member])
                 shares[reader].append(TopicPartition(topic, index))
         return shares
@@ -302,7 +302,7 @@ class StickyAssignor:
         return {member: sorted(share) for member, share in kept.items()}
 
     def kept(self, members: list[GroupMember], existing: frozenset[TopicPartition]) -> Shares:
-        """What each member had and may keep."""
+        """What each member owned and may keep."""
         claims: dict[TopicPartition, tuple[int, str | None]] = {}
         for member in members:
             owned, generation = self.claim(member)
@@ -321,7 +321,7 @@ class StickyAssignor:
         return shares
 
     def claim(self, member: GroupMember) -> tuple[tuple[TopicPartition, ...], int]:
-        """What a member says that it had. Its user data says so even when it had to give all of it back."""
+        """What a member owned. Its user data says so even after it gave everything back."""
         owned, generation = decode_sticky_user_data(member.subscription.user_data)
         if owned:
             return owned, generation
@@ -329,7 +329,7 @@ class StickyAssignor:
 
 
 def _fill_evenly(shares: Shares, free: list[TopicPartition], total: int) -> None:
-    """Ten partitions, three members: shares of 4 3 3, the 4 for one that has that many already, if there is one."""
+    """Ten partitions, three members: 4 3 3, with the 4 for a member that owns that many already, if there is one."""
     if not shares:
         return
     quota, larger = divmod(total, len(shares))
@@ -353,7 +353,7 @@ def _fill_by_wish(shares: Shares, free: list[TopicPartition], wanted: Mapping[st
     for member, topics in wanted.items():
         for topic in topics:
             readers.setdefault(topic, []).append(member)
-    # Those with the fewest takers first: the others can still go where it is empty.
+    # Topics with the fewest subscribers first: the others can still go to members with few partitions.
     for partition in sorted(free, key=lambda p: (len(readers[p.topic]), p)):
         least = min(readers[partition.topic], key=lambda member: len(shares[member]))
         shares[least].append(partition)
@@ -402,7 +402,7 @@ def _walked_back(start: str, end: str, came: Mapping[str, tuple[str, str]]) -> l
 def _move_along(start: str, chain: list[tuple[str, str]], shares: Shares) -> None:
     giver = start
     for topic, taker in chain:
-        # The last of the topic: what came most recently is the cheapest to move again.
+        # The last partition of the topic: what came most recently is the cheapest to move again.
         given = next(partition for partition in reversed(shares[giver]) if partition.topic == topic)
         shares[giver].remove(given)
         shares[taker].append(given)
@@ -421,7 +421,7 @@ class CooperativeStickyAssignor(StickyAssignor):
         generation = subscription.generation
         data = subscription.user_data
         if generation == NO_GENERATION and data is not None and len(data) >= _GENERATION.size:
-            # Members of older versions have no other place for it.
+            # Members of older versions put it here.
             (generation,) = _GENERATION.unpack_from(data)
         return subscription.owned, generation
 
@@ -445,7 +445,7 @@ BUILT_IN: dict[str, type[RangeAssignor | RoundRobinAssignor | StickyAssignor]] =
 
 
 def assignors_from(strategies: Sequence[str | Assignor]) -> list[Assignor]:
-    """Assignors in order of preference; ValueError says which name is not known, or why they do not mix."""
+    """Assignors in order of preference; raises ValueError for an unknown or duplicate name."""
     chosen: list[Assignor] = []
     for strategy in strategies:
         if not isinstance(strategy, str):
@@ -453,10 +453,10 @@ def assignors_from(strategies: Sequence[str | Assignor]) -> list[Assignor]:
         elif strategy in BUILT_IN:
             chosen.append(BUILT_IN[strategy]())
         else:
-            raise ValueError(f"no assignor is named {strategy!r}; there are {', '.join(BUILT_IN)}, or one of your own")
+            raise ValueError(f"there is no assignor {strategy!r}; use {', '.join(BUILT_IN)}, or your own")
     if not chosen:
         raise ValueError("a group needs at least one assignor")
     names = [assignor.name for assignor in chosen]
     if len(set(names)) < len(names):
-        raise ValueError(f"an assignor is named twice: {', '.join(names)}")
+        raise ValueError(f"an assignor is given twice: {', '.join(names)}")
     return chosen

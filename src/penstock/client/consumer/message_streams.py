@@ -27,7 +27,7 @@ _CLOSE_TIMEOUT_S = 10.0
 
 
 class MessageStream(Generic[K, V]):
-    """Records for one thread. `timeout_ms` ends the iteration when nothing came for so long; None waits on."""
+    """Records for one thread."""
 
     def __init__(self, consumer: Consumer[K, V]) -> None:
         self.consumer = consumer
@@ -40,7 +40,10 @@ class MessageStream(Generic[K, V]):
 
 
 class MessageStreams(Generic[K, V]):
-    """`streams` iterators over topics by name, or by `pattern` (white-list) and `exclude` (black-list)."""
+    """`streams` iterators over topics given by name, or by `pattern` and `exclude`.
+
+    `timeout_ms` ends an iteration that waits longer than that for a record; None waits on.
+    """
 
     @overload
     def __init__(
@@ -93,9 +96,9 @@ class MessageStreams(Generic[K, V]):
         value: AnyDecoder[Any] | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> None:
-        """The other options are those of `Consumer`; `group_id` is needed."""
+        """The other options are those of `Consumer`; `group_id` is required."""
         if not options.get("group_id"):
-            raise ConfigError("streams share the partitions of a group", hint="Give a group_id")
+            raise ConfigError("MessageStreams needs a group_id", hint="The streams share the partitions of a group")
         if streams < 1:
             raise ConfigError(f"streams is {streams}; it must be 1 or more")
         instance = options.get("group_instance_id")
@@ -129,7 +132,7 @@ class MessageStreams(Generic[K, V]):
         return len(self._streams)
 
     def commit(self) -> None:
-        """Commit what all streams have handed out so far, the records in hand included."""
+        """Commit what all streams have handed out so far, including the records in hand."""
         for stream in self._streams:
             stream.consumer.commit()
 

@@ -109,7 +109,7 @@ class ConsumerSettings(ClientSettings):
 
     @property
     def is_cooperative(self) -> bool:
-        """Only if every assignor that the group may choose is."""
+        """Whether all assignors that the group may choose are cooperative."""
         return all(assignor.protocol == "cooperative" for assignor in self.assignors)
 
     @property

@@ -12,12 +12,12 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from penstock.client.errors import PenstockError
 
-# A pair of topic and partition: a TopicPartition, or a plain tuple. What comes back has the keys that were given.
+# A pair of topic and partition: a TopicPartition or a tuple. Results have the keys that were passed.
 P = TypeVar("P", bound=tuple[str, int])
 
 
 class OffsetAndMetadata(NamedTuple):
-    """The next record to read, the leader epoch of the last one read (-1: not known), and a note of the user's."""
+    """The offset of the next record, the leader epoch of the last one read (-1: unknown), and a note of your own."""
 
     offset: int
     leader_epoch: int = -1
@@ -25,7 +25,7 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class Membership(NamedTuple):
-    """As whom a member of a group commits; the default is somebody outside of it."""
+    """The group member that commits; the default commits outside of a group."""
 
     generation: int = -1
     member_id: str = ""
@@ -36,7 +36,7 @@ NO_MEMBER: Final = Membership()
 
 
 class OffsetStore(Protocol):
-    """What a consumer needs of a store. Loading tells only of partitions for which something is stored."""
+    """What a consumer needs from a store. `load` leaves out partitions without a stored offset."""
 
     async def load(self, group: str, partitions: Iterable[P]) -> dict[P, OffsetAndMetadata]: ...
 
@@ -52,8 +52,8 @@ class OffsetStoreError(PenstockError):
 
 
 class StaleOwner(OffsetStoreError):
-    """The partition has gone to somebody else: nothing was stored. Roll back, and do not try again."""
+    """Another member owns the partition by now: nothing was stored. Roll back and do not retry."""
 
 
 class AlreadyStored(OffsetStoreError):
-    """An offset does not advance, so its records were handled before: nothing was stored. Roll back, and go on."""
+    """The offset does not advance, so its records were processed before: nothing was stored. Roll back and continue."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# From 10 on topics go by id, which is of no use to somebody who has their names.
+# From version 10 on, topics are named by id.
 _NEWEST: Final = 9
 _GROUPS_FROM: Final = 8
 _FIRST_PAUSE_MS: Final = 50
@@ -41,7 +41,7 @@ _MOVED: Final = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
 class BrokerOffsetStore:
-    """Offsets of groups in the cluster of a ClusterClient, which stays the caller's to start and close."""
+    """Offsets of groups in the cluster of a ClusterClient, which the caller starts and closes."""
 
     def __init__(
         self,
@@ -96,14 +96,14 @@ class BrokerOffsetStore:
         )
 
     async def close(self) -> None:
-        """The cluster client is the caller's."""
+        """Does nothing: the caller closes the cluster client."""
 
     async def _with_coordinator(self, group: str, ask: Callable[[Connection, int], Awaitable[T]]) -> T:
         deadline_ms = self._clock.monotonic_ms() + self._timeout_ms
         pause_ms = _FIRST_PAUSE_MS
         while True:
             left_ms = max(1, int(deadline_ms - self._clock.monotonic_ms()))
-            # One coordinator does not get all of the time: it may hang, and another may have its work by then.
+            # One attempt does not get all of the time: the coordinator may hang, and another one may take over.
             answer_ms = min(left_ms, self._cluster.request_timeout_ms)
             try:
                 async with asyncio.timeout(left_ms / 1000):
@@ -117,7 +117,7 @@ class BrokerOffsetStore:
             except TimeoutError as error:
                 raise TimedOut(
                     f"the coordinator of group {group} did not answer within {self._timeout_ms} ms",
-                    hint="See whether the brokers are up; a larger timeout_ms gives them more time",
+                    hint="Check that the brokers are up, or raise timeout_ms",
                 ) from error
             await asyncio.sleep(pause_ms / 1000)
             pause_ms = min(_LONGEST_PAUSE_MS, pause_ms * 2)

@@ -61,7 +61,7 @@ _ROW: Final = "consumer_group = {group} AND topic = {topic} AND partition_id = {
 
 
 class SqlOffsetStore:
-    """Offsets in a table. `connect` makes connections of the store's own, for what is not in a caller's transaction."""
+    """Offsets in a table. `connect` opens the store's own connections, for work outside of a caller's transaction."""
 
     def __init__(
         self,
@@ -96,17 +96,17 @@ class SqlOffsetStore:
     # --- in the caller's transaction: nothing here commits or rolls back
 
     def create_table(self, connection: Any) -> None:
-        """Make the table if it is not there."""
+        """Create the table if it does not exist."""
         with cursor_of(connection) as cursor:
             self._create.on(cursor, self._style_for(connection))
 
     def load_in(self, connection: Any, group: str, partitions: Iterable[P]) -> dict[P, OffsetAndMetadata]:
-        """Become the owner of partitions, and what is stored for them. It counts once the caller has committed."""
+        """Become the owner of partitions; returns their stored offsets. Effective when the caller commits."""
         style = self._style_for(connection)
         loaded: dict[P, OffsetAndMetadata] = {}
         epochs: dict[tuple[str, str, int], int] = {}
         with cursor_of(connection) as cursor:
-            # In one order, so that two owners who come at once wait for each other and do not deadlock.
+            # In one order, so that two concurrent owners wait for each other instead of deadlocking.
             for partition in sorted(partitions):
                 topic, number = partition
                 key = {"group": group, "topic": topic, "partition": number}
@@ -119,7 +119,7 @@ class SqlOffsetStore:
         return loaded
 
     def _owned_row(self, cursor: Any, style: str, key: dict[str, Any]) -> Any:
-        """The row of a partition that is this store's already; None if it is not, or not any more.
+        """The row of a partition that this store owns; None if it does not, or no longer.
 
         It is only looked at, because the caller may hold the row in a transaction of their own.
         """
@@ -132,14 +132,14 @@ class SqlOffsetStore:
         return row if row is not None and row[3] == epoch else None
 
     def _claimed_row(self, cursor: Any, style: str, key: dict[str, Any]) -> Any:
-        # The update comes before the look: it waits for an old owner's transaction, and then sees its result.
+        # The update comes first: it waits for an old owner's transaction, so the select sees its result.
         if self._claim.on(cursor, style, **key) == 0:
             self._insert.on(cursor, style, **key, offset=_NOTHING, leader_epoch=-1, metadata="")
         self._select.on(cursor, style, **key)
         return cursor.fetchone()
 
     def read_in(self, connection: Any, group: str, partitions: Iterable[P]) -> dict[P, OffsetAndMetadata]:
-        """What is stored, for onlookers: nobody's ownership changes."""
+        """The stored offsets, without changing the owner."""
         style = self._style_for(connection)
         found: dict[P, OffsetAndMetadata] = {}
         with cursor_of(connection) as cursor:
@@ -162,25 +162,25 @@ class SqlOffsetStore:
             for (topic, number), what in sorted(offsets.items()):
                 stored = what if isinstance(what, OffsetAndMetadata) else OffsetAndMetadata(what)
                 if stored.offset < 0:
-                    raise OffsetStoreError(f"offset {stored.offset} of {_named(group, topic, number)} cannot be")
+                    raise OffsetStoreError(f"{stored.offset} is not an offset of {_named(group, topic, number)}")
                 with self._lock:
                     epoch = self._epochs.get((group, topic, number))
                 if epoch is None:
                     raise OffsetStoreError(
-                        f"{_named(group, topic, number)} was not loaded by this store, so it does not own it",
-                        hint="Load (or load_in) it first: consumers do when partitions are assigned to them",
+                        f"this store does not own {_named(group, topic, number)}",
+                        hint="Call load or load_in first; consumers do when partitions are assigned",
                     )
                 key = {"group": group, "topic": topic, "partition": number}
                 below = _BEYOND_ALL if rewind else stored.offset
                 values = {"offset": stored.offset, "leader_epoch": stored.leader_epoch, "metadata": stored.metadata}
                 if self._update.on(cursor, style, **key, **values, epoch=epoch, below=below) != 1:
                     self._select.on(cursor, style, **key)
-                    raise _refusal(_named(group, topic, number), epoch, stored.offset, cursor.fetchone())
+                    raise _rejection(_named(group, topic, number), epoch, stored.offset, cursor.fetchone())
 
     # --- as a consumer's offset store: on connections of its own
 
     async def load(self, group: str, partitions: Iterable[P]) -> dict[P, OffsetAndMetadata]:
-        """What the group has committed; partitions for which there is nothing are left out."""
+        """The stored offsets of a group; partitions without one are left out."""
         wanted = list(partitions)
         return await asyncio.to_thread(self._own, lambda connection: self.load_in(connection, group, wanted), True)
 
@@ -194,12 +194,13 @@ class SqlOffsetStore:
         )
 
     async def close(self) -> None:
-        """Nothing is held between calls."""
+        """Does nothing: no connection stays open between calls."""
 
     def _own(self, work: Callable[[Any], Any], is_repeatable: bool) -> Any:
         if self._connect is None:
             raise ConfigError(
-                "SqlOffsetStore has no way to its database", hint="SqlOffsetStore(lambda: sqlite3.connect(path))"
+                "SqlOffsetStore cannot connect to its database",
+                hint="Pass connect: SqlOffsetStore(lambda: sqlite3.connect(path))",
             )
         for attempt in range(1, _ATTEMPTS + 1):
             with closing(self._connect()) as connection:
@@ -208,10 +209,12 @@ class SqlOffsetStore:
                     connection.commit()
                 except Exception as error:
                     connection.rollback()
-                    # Two first owners insert the same row, or are made to wait in a circle: the next attempt finds it.
-                    if not is_repeatable or attempt == _ATTEMPTS or not _is_passing(error):
+                    # Two first owners insert the same row, or deadlock: the next attempt finds the row.
+                    if not is_repeatable or attempt == _ATTEMPTS or not _may_pass(error):
                         raise
-                    logger.debug("offsets in %s: attempt %d: %s", self.table, attempt, error)
+                    logger.debug(
+                        "loading offsets failed, retrying: table=%s attempt=%d error=%s", self.table, attempt, error
+                    )
                 else:
                     return outcome
         raise OffsetStoreError(f"offsets in {self.table} could not be loaded")
@@ -220,20 +223,20 @@ class SqlOffsetStore:
         return self._style or style_of(connection)
 
 
-def _refusal(partition: str, epoch: int, offset: int, row: Any) -> OffsetStoreError:
+def _rejection(partition: str, epoch: int, offset: int, row: Any) -> OffsetStoreError:
     if row is not None and row[3] == epoch:
         return AlreadyStored(
-            f"{partition} is stored up to {row[0]} already, so {offset} is nothing new",
-            hint="Roll the transaction back: these records were handled before; to replay them on purpose, rewind=True",
+            f"{partition} is already stored up to {row[0]}, which {offset} does not exceed",
+            hint="Roll the transaction back: these records were processed before. Use rewind=True to replay them",
         )
     return StaleOwner(
-        f"{partition} has another owner by now: nothing was stored",
+        f"{partition} has another owner: nothing was stored",
         hint="Roll the transaction back; the partition's new owner reads these records again",
     )
 
 
-def _is_passing(error: Exception) -> bool:
-    """Whether a database's error comes of somebody else at work; DB-API names errors, not their causes."""
+def _may_pass(error: Exception) -> bool:
+    """Whether an error may come from a concurrent transaction; DB-API has names of errors, not their causes."""
     return any(each.__name__ in ("IntegrityError", "OperationalError") for each in type(error).__mro__)
 
 
@@ -245,7 +248,7 @@ def _named(group: str, topic: str, partition: int) -> str:
 
 
 class Statement:
-    """One statement in every style."""
+    """One statement in every parameter style."""
 
     def __init__(self, text: str) -> None:
         self._names = _NAME.findall(text)
@@ -257,7 +260,7 @@ class Statement:
             self._texts[style] = _NAME.sub(lambda match, of=numbered, n=numbers: of(next(n)), text)  # type: ignore[misc]
 
     def on(self, cursor: Any, style: str, **values: Any) -> int:
-        """Execute it; how many rows it changed."""
+        """Execute it; returns the number of changed rows."""
         parameters: Any = values if style in _NAMED else tuple(values[name] for name in self._names)
         cursor.execute(self._texts[style], parameters)
         changed: int = cursor.rowcount
@@ -277,19 +280,19 @@ def checked_style(style: str) -> str:
 
 
 def style_of(connection: Any) -> str:
-    """The parameter style of the driver that a connection or cursor is of."""
+    """The parameter style of the driver of a connection or cursor."""
     parts = type(connection).__module__.split(".")
     for length in range(len(parts), 0, -1):
         style = getattr(sys.modules.get(".".join(parts[:length])), "paramstyle", None)
         if isinstance(style, str):
             return checked_style(style)
     kind = f"{type(connection).__module__}.{type(connection).__qualname__}"
-    raise ConfigError(f"the paramstyle of {kind} cannot be told", hint="Pass paramstyle= to SqlOffsetStore")
+    raise ConfigError(f"the paramstyle of {kind} is unknown", hint="Pass paramstyle= to SqlOffsetStore")
 
 
 @contextmanager
 def cursor_of(connection: Any) -> Iterator[Any]:
-    """A cursor of a connection, closed afterwards; what is a cursor already is left open."""
+    """A cursor of a connection, closed afterwards; a cursor is passed through and left open."""
     make = getattr(connection, "cursor", None)
     if make is None:
         yield connection

@@ -23,7 +23,7 @@ from penstock.client.offset_stores.base import (
 
 
 class ZooKeeperOffsetStore:
-    """Offsets under a ZooKeeper's /consumers; `hosts` as in "zk1:2181,zk2:2181/chroot"."""
+    """Offsets under /consumers in ZooKeeper; `hosts` is like "zk1:2181,zk2:2181/chroot"."""
 
     def __init__(self, hosts: str, *, timeout_ms: int = 10_000) -> None:
         self.hosts = hosts
@@ -32,25 +32,25 @@ class ZooKeeperOffsetStore:
         self._lock = threading.Lock()
 
     async def load(self, group: str, partitions: Iterable[P]) -> dict[P, OffsetAndMetadata]:
-        """What the group has committed; partitions for which there is nothing are left out."""
+        """The stored offsets of a group; partitions without one are left out."""
         wanted = list(partitions)
         return await asyncio.to_thread(self._load, group, wanted)
 
     async def save(
         self, group: str, offsets: Mapping[P, OffsetAndMetadata], membership: Membership = NO_MEMBER
     ) -> None:
-        """Store the offsets of a group, each partition by itself."""
+        """Store the offsets of a group, each partition separately."""
         await asyncio.to_thread(self._save, group, dict(offsets))
 
     async def close(self) -> None:
-        """Close the connection to ZooKeeper; again is harmless."""
+        """Close the connection to ZooKeeper. It may be called twice."""
         await asyncio.to_thread(self._close)
 
     def _load(self, group: str, partitions: list[P]) -> dict[P, OffsetAndMetadata]:
         errors = _kazoo("exceptions")
         asked = [(each, offset_path(group, each)) for each in partitions]
         client = self._connected()
-        # All are asked before the first answer is awaited: one round trip, not one a partition.
+        # All requests are sent before the first response is awaited: one round trip, not one per partition.
         answers = [(partition, path, client.get_async(path)) for partition, path in asked]
         loaded: dict[P, OffsetAndMetadata] = {}
         for partition, path, answer in answers:
@@ -73,7 +73,7 @@ class ZooKeeperOffsetStore:
                 try:
                     self._answer(client.create_async(path, data, makepath=True), path)
                 except errors.NodeExistsError:
-                    # Made by somebody else in between; the later commit counts, as it does for nodes that are there.
+                    # Created by another consumer meanwhile; the later commit counts, as for existing nodes.
                     self._answer(client.set_async(path, data), path)
 
     def _answer(self, answer: Any, path: str) -> Any:
@@ -85,7 +85,7 @@ class ZooKeeperOffsetStore:
         except (errors.KazooException, waiting.KazooTimeoutError) as error:
             raise OffsetStoreError(
                 f"ZooKeeper {self.hosts} did not answer for {path}: {type(error).__name__} {error}",
-                hint="See whether ZooKeeper is up, and whether this client may read and write there",
+                hint="Check that ZooKeeper is up, and that this client may read and write there",
                 retriable=True,
             ) from error
 
@@ -100,7 +100,7 @@ class ZooKeeperOffsetStore:
                     client.close()
                     raise OffsetStoreError(
                         f"ZooKeeper {self.hosts} could not be reached within {self._timeout_s:g} s",
-                        hint="See whether ZooKeeper is up and the address right: host:port,host:port/chroot",
+                        hint="Check that ZooKeeper is up and the address is right: host:port,host:port/chroot",
                         retriable=True,
                     ) from error
                 self._client = client
@@ -115,12 +115,12 @@ class ZooKeeperOffsetStore:
 
 
 def _kazoo(module: str) -> Any:
-    """Imported when it is needed: most consumers never see a ZooKeeper."""
+    """Imported on first use."""
     return importlib.import_module(f"kazoo.{module}")
 
 
 def offset_path(group: str, partition: tuple[str, int]) -> str:
-    """The node of a partition; raises ConfigError for a name that cannot be a node's."""
+    """The node of a partition; raises ConfigError for a name that a node cannot have."""
     for what, name in (("group", group), ("topic", partition[0])):
         if not name or "/" in name or "\0" in name or name in (".", "..", "zookeeper"):
             raise ConfigError(f"{name!r} cannot be the name of a {what} in ZooKeeper", hint="Rename it, without /")
@@ -131,6 +131,6 @@ def parse_offset(data: bytes, path: str) -> int:
     text = data.strip()
     if not text.isdigit() or len(text) > 19:
         raise OffsetStoreError(
-            f"{path} holds {data[:40]!r}, which is no offset", hint="Set it to a number, or delete the node"
+            f"{path} contains {data[:40]!r}, which is not an offset", hint="Set it to a number, or delete the node"
         )
     return int(text)

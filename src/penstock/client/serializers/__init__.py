@@ -1,4 +1,4 @@
-"""Serializers: bytes, text, JSON, Avro, Protocol Buffers, and the user's own."""
+"""Serializers: bytes, text, JSON, Avro, Protocol Buffers, and your own."""
 
 from penstock.client.serializers.avro import Avro
 from penstock.client.serializers.base import Bytes, Decoder, Encoder, Serializer, Text, from_callables

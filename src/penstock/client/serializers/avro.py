@@ -66,7 +66,7 @@ _KEPT: Final = (bytes, bytearray, memoryview, datetime.datetime, datetime.date, 
 
 
 class Avro(Generic[T]):
-    """Avro values of a schema; of a class if the schema is one."""
+    """Values of an Avro schema, or of a class from which the schema is derived."""
 
     @overload
     def __init__(
@@ -123,19 +123,19 @@ class Avro(Generic[T]):
         if value is None:
             return None
         if self._schema is None:
-            raise not_encodable("Avro", topic, value, "it was given no schema to write by")
+            raise not_encodable("Avro", topic, value, "there is no schema to write with")
         if self._written_class is not None and not isinstance(value, self._written_class):
             raise not_encodable("Avro", topic, value, f"it is not a {self._written_class.__name__}")
         output = io.BytesIO()
         if self._is_framed:
             if self._schema_id is None:
                 why = "framing='confluent' writes the number of the schema, and it was given none"
-                raise not_encodable("Avro", topic, value, why, "Pass schema_id=, as the registry numbers the schema")
+                raise not_encodable("Avro", topic, value, why, "Pass schema_id=, the id of the schema in the registry")
             output.write(_FRAME.pack(_MAGIC, self._schema_id))
         try:
             plain = value if self._written_class is None else _as_plain(value)
             self._avro.schemaless_writer(output, self._schema, plain)
-        except Exception as error:  # fastavro raises whatever the mismatch leads to
+        except Exception as error:  # fastavro raises errors of many kinds
             raise not_encodable("Avro", topic, value, f"{type(error).__name__}: {error}") from error
         return output.getvalue()
 
@@ -146,7 +146,7 @@ class Avro(Generic[T]):
         reader_schema = None if self._reader_schema is writer_schema else self._reader_schema
         try:
             decoded: Any = self._avro.schemaless_reader(source, writer_schema, reader_schema)
-        except Exception as error:  # damaged bytes lead fastavro to errors of every kind
+        except Exception as error:  # fastavro raises errors of many kinds
             raise not_decodable("Avro", topic, data, f"{type(error).__name__}: {error}") from error
         if source.tell() != len(data):
             raise not_decodable("Avro", topic, data, f"{len(data) - source.tell()} bytes are left over")
@@ -163,7 +163,7 @@ class Avro(Generic[T]):
         head = source.read(_FRAME.size)
         if len(head) < _FRAME.size or head[0] != _MAGIC:
             hint = "It may have been written without a frame: framing='none'"
-            raise not_decodable("Avro", topic, data, "it does not begin with the frame of a schema registry", hint)
+            raise not_decodable("Avro", topic, data, "it does not start with a schema-registry header", hint)
         number: int = _FRAME.unpack(head)[1]
         if number == self._schema_id:
             return self._schema
@@ -172,12 +172,12 @@ class Avro(Generic[T]):
             return schema
         if self._resolver is None:
             hint = "Pass resolver=, a function from the number to the schema"
-            raise not_decodable("Avro", topic, data, f"it was written by schema {number}, which is not known", hint)
+            raise not_decodable("Avro", topic, data, f"it was written with schema {number}, which is not known", hint)
         try:
             schema = self._parsed(self._resolver(number))
         except Exception as error:
-            why = f"schema {number} could not be had: {type(error).__name__}: {error}"
-            raise not_decodable("Avro", topic, data, why, "See whether the registry is up and knows it") from error
+            why = f"schema {number} could not be loaded: {type(error).__name__}: {error}"
+            raise not_decodable("Avro", topic, data, why, "Check that the registry is up and has the schema") from error
         if len(self._resolved) >= _MAX_SCHEMAS:
             self._resolved.pop(next(iter(self._resolved)))
         self._resolved[number] = schema
@@ -192,20 +192,20 @@ def _check(schema: Any, framing: str, resolver: Resolver | None, schema_id: int 
     if framing not in ("none", "confluent"):
         raise ConfigError(f"Avro: framing {framing!r} is not known", hint="Use 'none' or 'confluent'")
     if framing == "none" and (resolver is not None or schema_id is not None):
-        raise ConfigError("Avro: resolver and schema_id need a frame", hint="Add framing='confluent'")
+        raise ConfigError("Avro: resolver and schema_id need framing", hint="Add framing='confluent'")
     if framing == "none" and schema is None:
-        raise ConfigError("Avro: without a frame a schema is needed", hint="Give a schema, a file, or a dataclass")
+        raise ConfigError("Avro: a schema is needed without framing", hint="Give a schema, a file, or a dataclass")
     if framing == "confluent" and resolver is None and schema_id is None:
         raise ConfigError(
             "Avro: framing='confluent' needs a resolver to read, or a schema_id to write",
-            hint="Pass resolver=, a function from the number to the schema, or schema_id=, the number of the one given",
+            hint="Pass resolver=, a function from schema id to schema, or schema_id=, the id of the given schema",
         )
     if schema_id is not None and (schema is None or not 0 <= schema_id < 2**31):
-        raise ConfigError(f"Avro: schema_id {schema_id} needs a schema, and to be a positive int32")
+        raise ConfigError(f"Avro: schema_id {schema_id} needs a schema, and must be a positive int32")
 
 
 def _as_plain(value: Any) -> Any:
-    """An instance as fastavro takes it: dicts and lists, with bytes, dates and the like as they are."""
+    """An instance as fastavro accepts it: dicts and lists, with bytes, dates and so on unchanged."""
     return msgspec.to_builtins(value, builtin_types=_KEPT)
 
 
@@ -213,7 +213,7 @@ def _as_plain(value: Any) -> Any:
 
 
 def read_schema(source: Any) -> Schema:
-    """The schema that a source holds; raises ConfigError."""
+    """The schema of a source; raises ConfigError."""
     if is_record_type(source):
         return schema_of(source)
     if isinstance(source, Path):
@@ -221,7 +221,7 @@ def read_schema(source: Any) -> Schema:
     if isinstance(source, (dict, list)):
         return source
     if not isinstance(source, str):
-        raise ConfigError(f"Avro: a {type(source).__name__} is no schema", hint=_HINT)
+        raise ConfigError(f"Avro: a {type(source).__name__} is not a schema", hint=_HINT)
     if source in _PRIMITIVES:
         return source
     if source.lstrip()[:1] in ("{", "[", '"'):
@@ -246,12 +246,12 @@ def _from_text(text: str, where: str) -> Schema:
 
 
 def schema_of(kind: type) -> Schema:
-    """The schema of a dataclass or msgspec.Struct, and of what it refers to."""
+    """The schema of a dataclass or msgspec.Struct, including the types that it refers to."""
     return _Derivation().of(kind, kind.__name__)
 
 
 class _Derivation:
-    """One walk over a class: a name is defined where it is met first, and referred to afterwards."""
+    """One walk over a class: a named type is defined where it appears first, and referred to afterwards."""
 
     def __init__(self) -> None:
         self._defined: dict[str, Any] = {}
@@ -267,7 +267,7 @@ class _Derivation:
         if origin is typing.Annotated:
             return self.of(arguments[0], where)
         if origin in (typing.Union, types.UnionType):
-            # null first, because a default must fit the first branch, and that default is nearly always None.
+            # null first, because a default must fit the first branch, and it is nearly always None.
             branches = sorted(arguments, key=lambda each: each is not type(None))
             return [self.of(each, where) for each in branches]
         if origin is typing.Literal:
@@ -279,13 +279,13 @@ class _Derivation:
         raise ConfigError(f"Avro: no schema can be derived for {where}: {kind}", hint=_HINT)
 
     def _is_defined(self, name: str, kind: Any) -> bool:
-        """Whether the name has been met before; if not, it is from now on."""
+        """Whether the name was defined before; if not, it is from now on."""
         known = self._defined.get(name)
         if known is None:
             self._defined[name] = kind
             return False
         if known != kind:
-            raise ConfigError(f"Avro: two types are both called {name}: {known} and {kind}", hint=_HINT)
+            raise ConfigError(f"Avro: two types have the name {name}: {known} and {kind}", hint=_HINT)
         return True
 
     def _record(self, kind: type) -> Schema:
@@ -303,7 +303,7 @@ class _Derivation:
 
     def _enum(self, name: str, kind: Any, symbols: list[Any], where: str) -> Schema:
         if not all(isinstance(symbol, str) and _SYMBOL.fullmatch(symbol) for symbol in symbols):
-            raise ConfigError(f"Avro: {where}: {symbols} are not all names, as the symbols of an enum are", hint=_HINT)
+            raise ConfigError(f"Avro: {where}: {symbols} are not all valid enum symbols", hint=_HINT)
         if self._is_defined(name, kind):
             return name
         return {"type": "enum", "name": name, "symbols": symbols}
@@ -322,7 +322,7 @@ def _fields(kind: type) -> list[tuple[str, Any]]:
 
 
 def _fits_first(default: Any, schema: Schema) -> bool:
-    """Whether a default can stand in the schema: JSON can say it, and it is of the (first) type."""
+    """Whether a default can be in the schema: JSON can express it, and it is of the (first) type."""
     first = schema[0] if isinstance(schema, list) else schema
     wanted = {"null": type(None), "boolean": bool, "long": int, "double": float, "string": str}
     return isinstance(first, str) and type(default) is wanted.get(first)

@@ -23,13 +23,13 @@ _SHOWN_BYTES = 24
 
 
 class Encoder(Protocol[In_contra]):
-    """Values of a topic to bytes."""
+    """Turns values of a topic into bytes."""
 
     def encode(self, topic: str, value: In_contra) -> bytes | None: ...
 
 
 class Decoder(Protocol[Out_co]):
-    """Bytes of a topic to values."""
+    """Turns bytes of a topic into values."""
 
     def decode(self, topic: str, data: bytes) -> Out_co: ...
 
@@ -39,11 +39,11 @@ AnyDecoder = Decoder[Out_co] | Callable[[bytes], Out_co]
 
 
 class Serializer(Encoder[T], Decoder[T], Protocol[T]):
-    """Both ways."""
+    """Encodes and decodes."""
 
 
 def load_optional(module: str, package: str, extra: str, purpose: str) -> ModuleType:
-    """A module of a package that is installed only where it is wanted; raises MissingDependency."""
+    """A module of an optional package; raises MissingDependency."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -54,7 +54,7 @@ def not_encodable(serializer: str, topic: str, value: object, why: object, hint:
     return SerializationError(
         f"{serializer} cannot encode a {type(value).__name__} for topic {topic}: {why}",
         topic=topic,
-        hint=hint or f"Send what {serializer} accepts, or give the producer another serializer",
+        hint=hint or f"Send a value that {serializer} accepts, or use another serializer",
     )
 
 
@@ -64,12 +64,12 @@ def not_decodable(serializer: str, topic: str, data: bytes, why: object, hint: s
         f"{serializer} cannot decode {len(data)} bytes ({shown}) of topic {topic}: {why}",
         topic=topic,
         data=data,
-        hint=hint or "The record was written by another serializer, or in another version of its format",
+        hint=hint or "The record was written with another serializer, or in another version of its format",
     )
 
 
 class Bytes:
-    """Bytes as they are; takes whatever has a buffer."""
+    """Bytes as they are; accepts any object with a buffer."""
 
     def encode(self, topic: str, value: bytes | bytearray | memoryview | None) -> bytes | None:
         """The bytes of a value; raises SerializationError."""
@@ -88,7 +88,7 @@ class Bytes:
 
 
 class Text:
-    """Text in an encoding, UTF-8 unless told otherwise."""
+    """Text in an encoding, by default UTF-8."""
 
     def __init__(self, encoding: str = "utf-8") -> None:
         try:
@@ -98,7 +98,7 @@ class Text:
         self.encoding = encoding
 
     def encode(self, topic: str, value: str | None) -> bytes | None:
-        """The bytes of a text; raises SerializationError."""
+        """The bytes of a string; raises SerializationError."""
         if value is None:
             return None
         if not isinstance(value, str):
@@ -162,12 +162,12 @@ class _Callables(_EncodingFunction[T], _DecodingFunction[T]):
 
 
 def from_callables(encode: Callable[[T], bytes], decode: Callable[[bytes], T]) -> Serializer[T]:
-    """A serializer of two functions: `from_callables(pickle.dumps, pickle.loads)`; None never reaches them."""
+    """A serializer made of two functions: `from_callables(pickle.dumps, pickle.loads)`. None is not passed to them."""
     return _Callables(encode, decode)
 
 
 def encoder_from(given: Any, option: str) -> Encoder[Any] | None:
-    """The encoder that the option of a producer names: an object with `encode`, or a function of the value alone."""
+    """The encoder for an option of a producer: an object with `encode`, or a function of the value."""
     if given is None or (hasattr(given, "encode") and not isinstance(given, (type, str))):
         return cast("Encoder[Any] | None", given)
     _check_function(given, option, "encode", "a serializer, such as Json(), or a function from a value to bytes")
@@ -175,7 +175,7 @@ def encoder_from(given: Any, option: str) -> Encoder[Any] | None:
 
 
 def decoder_from(given: Any, option: str) -> Decoder[Any] | None:
-    """The decoder that the option of a consumer names: an object with `decode`, or a function of the bytes alone."""
+    """The decoder for an option of a consumer: an object with `decode`, or a function of the bytes."""
     if given is None or (hasattr(given, "decode") and not isinstance(given, (type, bytes, bytearray))):
         return cast("Decoder[Any] | None", given)
     _check_function(given, option, "decode", "a serializer, such as Json(), or a function from bytes to a value")

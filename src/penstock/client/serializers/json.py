@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Json(Generic[T]):
-    """JSON of a type. The hooks are msgspec's, for types that it does not know by itself."""
+    """JSON, of any value or of one type. The hooks are msgspec's, for types that it does not support."""
 
     @overload
     def __init__(
@@ -55,7 +55,7 @@ class Json(Generic[T]):
         try:
             self._decoder = msgspec.json.Decoder(Any if type is None else type, dec_hook=dec_hook)
         except TypeError as error:
-            raise ConfigError(f"{self} cannot be: {error}", hint="Use a type that msgspec can decode") from error
+            raise ConfigError(f"{self} is not possible: {error}", hint="Use a type that msgspec can decode") from error
 
     def encode(self, topic: str, value: T | None) -> bytes | None:
         """A value as JSON; raises SerializationError."""
@@ -81,5 +81,5 @@ class Json(Generic[T]):
 
 
 def is_record_type(kind: Any) -> bool:
-    """Whether it is a class with named fields of its own: a dataclass or a msgspec.Struct."""
+    """Whether it is a dataclass or a msgspec.Struct."""
     return isinstance(kind, type) and (dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct))
