@@ -158,7 +158,7 @@ def test_a_broker_lost_in_the_middle_of_a_job_is_one_line_after_the_time_out(spa
     with pytest.raises(PySparkException) as raised:
         frame.count()
     (said,) = {line for line in str(raised.value).splitlines() if "ReadStalled" in line and "was read up to" in line}
-    assert "views-0 was read up to offset 0 of 100, then nothing more came for 700 ms" in said
+    assert "views-0 was read up to offset 0 of 100, then no records came for 700 ms" in said
 
 
 @pytest.mark.long

@@ -22,26 +22,26 @@ if TYPE_CHECKING:
     from penstock.client.cluster_client import ClusterClient
 
 _log = logging.getLogger(__name__)
-# Before this version a question for a topic that is missing makes it, whether one wants that or not.
-_ASKS_WITHOUT_MAKING = 4
+# Before this version, a request for a missing topic creates it.
+_FIRST_WITHOUT_CREATION = 4
 _GRACE_MS = 200.0  # by then its connection counts as silent, and another broker is asked
 
 
 async def ask_metadata(
     connection: Connection, topics: Collection[str] | None, *, timeout_ms: float, create: bool = False
 ) -> MetadataResponse:
-    """Metadata of these topics, of all with None, of none with an empty collection."""
+    """Metadata of these topics; None means all, an empty collection none."""
     version = connection.version_of(ApiKey.METADATA)
     wanted: list[MetadataRequestTopic] | None = None
     if topics is not None:
         wanted = [MetadataRequestTopic(name=name) for name in sorted(topics)]
     if version == 0:
-        # An empty list means all topics there, and there is no null. All come rather than that one is made.
+        # In version 0 an empty list means all topics. Requesting all is better than creating one.
         wanted = wanted if wanted and create else []
-    elif version < _ASKS_WITHOUT_MAKING and wanted and not create:
+    elif version < _FIRST_WITHOUT_CREATION and wanted and not create:
         wanted = None
     request = MetadataRequest(topics=wanted)
-    if version >= _ASKS_WITHOUT_MAKING:
+    if version >= _FIRST_WITHOUT_CREATION:
         request.allow_auto_topic_creation = create
     response: MetadataResponse = await connection.request(
         ApiKey.METADATA, request, version=version, timeout_ms=timeout_ms
@@ -50,11 +50,11 @@ async def ask_metadata(
         for topic in response.topics:
             topic.is_internal = topic.name in INTERNAL_TOPICS
     if topics is not None:
-        _as_asked(response, topics)
+        _reduce_to(response, topics)
     return response
 
 
-def _as_asked(response: MetadataResponse, topics: Collection[str]) -> None:
+def _reduce_to(response: MetadataResponse, topics: Collection[str]) -> None:
     """Reduce a response about all topics to one about `topics`."""
     from penstock.wire.schemas.metadata import MetadataResponseTopic
 

@@ -43,19 +43,19 @@ COLUMNS: Final = (
 )
 HEADER_COLUMN: Final = "headers array<struct<key: string, value: binary>>"
 DEFAULT_BATCH_ROWS: Final = 20_000
-# Larger buffers come from fresh pages each time, and have left the caches when they are sent.
+# Larger buffers are allocated from new pages each time, and have left the caches when they are sent.
 _BATCH_BYTES: Final = 2 * 1024 * 1024
 _MICROSECONDS: Final = 1000
 
 
 def source_ddl(*, include_headers: bool) -> str:
-    """The schema as Spark's SQL writes it."""
+    """The schema in Spark SQL."""
     return f"{COLUMNS}, {HEADER_COLUMN}" if include_headers else COLUMNS
 
 
 @cache
 def arrow_schema(*, include_headers: bool) -> pyarrow.Schema:
-    """The schema as Arrow has it: what Spark compares the first batch with."""
+    """The Arrow schema, with which Spark compares the first batch."""
     import pyarrow as pa
 
     fields = [
@@ -74,7 +74,7 @@ def arrow_schema(*, include_headers: bool) -> pyarrow.Schema:
 
 
 class RowBuilder:
-    """Rows of one partition, in the making."""
+    """Builds rows of one partition."""
 
     def __init__(self, topic: str, partition: int, *, include_headers: bool, batch_rows: int) -> None:
         self._columns = ColumnBuilder(headers=include_headers, timestamp_scale=_MICROSECONDS)
@@ -84,9 +84,9 @@ class RowBuilder:
         self._same = _SameInEveryRow(topic, partition)
 
     def add(self, buffer: Buffer, header: BatchHeader, start: int, end: int) -> Iterator[pyarrow.RecordBatch]:
-        """Add the records of a batch with offsets in [start, end); the rows that are ready now, if any.
+        """Add the records of a batch with offsets in [start, end); yields rows that are ready.
 
-        Raises RecordError where the bytes are damaged; nothing of the batch is added then.
+        Raises RecordError for damaged bytes; nothing of the batch is added then.
         """
         if header.timestamp_type != self._timestamp_type:
             yield from self.finish()
@@ -101,7 +101,7 @@ class RowBuilder:
             yield from self.finish()
 
     def finish(self) -> Iterator[pyarrow.RecordBatch]:
-        """What is left."""
+        """Yields the remaining rows."""
         import pyarrow as pa
 
         if not self._columns.rows:
@@ -118,13 +118,13 @@ class RowBuilder:
         if headers is not None:
             arrays.append(_headers(headers, rows, self._schema.field("headers").type))
         whole = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-        # One stored batch may hold any number of records.
+        # A stored batch may have any number of records.
         for first in range(0, rows, 2 * self._batch_rows):
             yield whole if rows <= 2 * self._batch_rows else whole.slice(first, 2 * self._batch_rows)
 
 
 class _SameInEveryRow:
-    """Columns of one value, grown when a longer one is needed."""
+    """Columns of one value, enlarged when necessary."""
 
     def __init__(self, topic: str, partition: int) -> None:
         self._topic = topic
@@ -170,7 +170,7 @@ def _headers(column: HeaderColumn, rows: int, kind: Any) -> Any:
         [_binary(keys, count, pa.string()), _binary(values, count, pa.binary())], fields=list(kind.value_type)
     )
     numbers = pa.Array.from_buffers(pa.int32(), rows + 1, [None, pa.py_buffer(ends)])
-    # A comparison's bits are the validity bitmap: rows whose list is empty are null, as the stock connector has it.
+    # The bits of the comparison are the validity bitmap: rows with an empty list are null, as in the stock connector.
     valid = pc.not_equal(numbers.slice(1), numbers.slice(0, rows)).buffers()[1]
     return pa.Array.from_buffers(kind, rows, [valid, pa.py_buffer(ends)], children=[pairs])
 
@@ -182,11 +182,11 @@ _LEAST_PAUSE_MS: Final = 10
 _CHUNKS_AHEAD: Final = 2
 _GUESSED_BYTES: Final = 1024.0
 _LEAST_FETCH: Final = 64 * 1024
-# What was planned was there. If it is not, that may be news that have not arrived, but not for long.
+# What was planned existed. If it does not, this broker's metadata may be old, but not for long.
 _LOST_AFTER_MS: Final = 10_000
 _LOSSES: Final[dict[ErrorCode | None, tuple[str, str]]] = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ("its topic is gone", "Was it deleted?"),
-    ErrorCode.OFFSET_NOT_AVAILABLE: ("its log ends before that", "Was it cut, or made again?"),
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ("its topic does not exist", "Was it deleted?"),
+    ErrorCode.OFFSET_NOT_AVAILABLE: ("its log ends before that", "Was it truncated, or the topic created again?"),
 }
 
 
@@ -203,8 +203,8 @@ def read_range(
 ) -> Iterator[pyarrow.RecordBatch]:
     """Records of a partition with offsets from `start` up to, not including, `end`: the columns of `schema`.
 
-    With `topic_id` (hexadecimal) a topic that was made again since is refused. Raises DataLost, ReadStalled,
-    RecordUnreadable and other PenstockErrors, each of one line.
+    With `topic_id` (hexadecimal), a topic that was deleted and created again raises TopicRecreated. Raises DataLost,
+    ReadStalled, RecordUnreadable and other PenstockErrors, each in one line.
     """
     if end <= start:
         return
@@ -252,7 +252,7 @@ class _Prefetcher:
         self._topic_id = topic_id
         self._fetch_bytes = options.fetch_bytes
         self._max_wait_ms = min(_MAX_WAIT_MS, options.poll_timeout_ms // 4)
-        self._empty_answers = 0
+        self._empty_responses = 0
         self._queue: queue.SimpleQueue[Chunk | BaseException | None] = queue.SimpleQueue()
         self._room = asyncio.Semaphore(_CHUNKS_AHEAD)
         self._running = asyncio.run_coroutine_threadsafe(self._run(), cluster.background.loop)
@@ -270,11 +270,11 @@ class _Prefetcher:
             yield item
 
     def close(self) -> None:
-        """Whoever does not want the rest need not wait for it."""
+        """Stop fetching; the rest is not waited for."""
         self._running.cancel()
 
     def unreadable(self, offset: int, damage: RecordError) -> RecordUnreadable:
-        hint = "The bytes are damaged; read the ranges before and behind that batch by startingOffsets, endingOffsets"
+        hint = "The batch is damaged; read the ranges before and after it with startingOffsets and endingOffsets"
         return RecordUnreadable(self._partition, offset, str(damage), hint)
 
     # ------------------------------------------------------------------------------------------ the loop's thread
@@ -294,7 +294,7 @@ class _Prefetcher:
                 raise
 
     async def _next_chunk(self) -> Chunk | None:
-        """The next bytes, whatever it takes; None if the rest of the range holds nothing."""
+        """The next chunk, after retries if necessary; None if the rest of the range has no records."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._options.poll_timeout_ms / 1000
         lost_at = min(deadline, loop.time() + _LOST_AFTER_MS / 1000)
@@ -326,23 +326,23 @@ class _Prefetcher:
         return None
 
     def _give_up(self, failure: PenstockError | None) -> None:
-        """Raise; only a loss that is accepted ends the range without."""
+        """Raise, except for a loss that is accepted: that ends the range."""
         if failure is not None and failure.code in _LOSSES:
             self._lost(*_LOSSES[failure.code])
             return
         why = f": {failure}" if failure is not None else ""
         raise ReadStalled(
-            f"{self._partition} was read up to offset {self._position} of {self._end}, then nothing more came for "
+            f"{self._partition} was read up to offset {self._position} of {self._end}, then no records came for "
             f"{self._options.poll_timeout_ms} ms{why}",
-            hint="kafkaConsumer.pollTimeoutMs says how long to wait",
+            hint="Raise kafkaConsumer.pollTimeoutMs to wait longer",
         ) from failure
 
     def _lost(self, what: str, hint: str) -> None:
-        """Raise, or where losses are accepted only tell of it."""
+        """Raise, or only log if losses are accepted."""
         message = f"{self._partition} cannot be read from offset {self._position} to {self._end}: {what}"
         if self._options.fail_on_data_loss:
-            raise DataLost(message, hint=f"{hint} Set failOnDataLoss to false to go on with what there is".strip())
-        _log.warning("%s; going on, since failOnDataLoss is false", message)
+            raise DataLost(message, hint=f"{hint} Set failOnDataLoss to false to continue with what is left".strip())
+        _log.warning("data loss accepted, failOnDataLoss is false: %s", message)
 
     async def _try(self) -> Chunk | None:
         """One fetch; None if it brought nothing, with the position moved or not."""
@@ -379,7 +379,7 @@ class _Prefetcher:
             isolation_level=int(self._committed_only),
             rack_id=self._options.rack or "",
         )
-        if self._partition not in found:  # which is how a broker slows a reader down
+        if self._partition not in found:  # the broker throttles the reader
             await asyncio.sleep(max(throttled_ms, _LEAST_PAUSE_MS) / 1000)
         return {self._partition: found.get(self._partition)}
 
@@ -398,14 +398,14 @@ class _Prefetcher:
             if view is None or view.topic_id is None or view.topic_id.hex() == self._topic_id:
                 self._topic_id = None
                 return
-        message = f"topic {self._partition.topic} was deleted and made again: what was to be read of it is gone"
+        message = f"topic {self._partition.topic} was deleted and created again: the records to read are gone"
         if self._options.fail_on_data_loss:
             raise TopicRecreated(
                 message,
                 hint="Run a batch query again; give a stream a new checkpointLocation, or set failOnDataLoss to false "
-                "to read the new topic from its beginning",
+                "to read the new topic from its start",
             )
-        _log.warning("%s; going on, since failOnDataLoss is false", message)
+        _log.warning("data loss accepted, failOnDataLoss is false: %s", message)
         self._position = self._end
 
     async def _take(self, data: PartitionData) -> Chunk | None:
@@ -439,33 +439,33 @@ class _Prefetcher:
             return None
         self._cluster.densities[self._partition] = chunk.size / (chunk.next_offset - self._position)
         self._position = chunk.next_offset
-        self._empty_answers = 0
+        self._empty_responses = 0
         return chunk
 
     def _on_empty_response(self, readable_to: int) -> None:
-        """The log goes on up to `readable_to`. If that is beyond the range, twice nothing means that nothing is left in
-        it: a fetch brings the first batch at or after its offset."""
-        self._empty_answers += 1
+        """The log can be read up to `readable_to`. If that is beyond the range, two empty responses mean that the range
+        has no more records: a fetch returns the first batch at or after its offset."""
+        self._empty_responses += 1
         if readable_to >= self._end:
-            if self._empty_answers > 1:
+            if self._empty_responses > 1:
                 self._position = self._end
             return
-        # A leader just elected may take a moment to know how far its followers are.
+        # A new leader needs a moment to know how far its followers are.
         raise error_for(
             ErrorCode.OFFSET_NOT_AVAILABLE,
             where=str(self._partition),
-            detail=f"its log can be read only up to {readable_to}, not up to {self._end}",
+            detail=f"its log can be read up to {readable_to}, not up to {self._end}",
             hint="",
         )
 
     async def _out_of_range(self) -> None:
-        """The position is outside of the log: go to where it is inside, if losses are accepted."""
+        """The position is outside of the log: continue inside of it, if losses are accepted."""
         bounds = await self._bounds()
         if self._position < bounds.earliest:
-            self._lost(f"its log begins at {bounds.earliest}", "Retention removed the records before they were read.")
+            self._lost(f"its log starts at {bounds.earliest}", "Retention deleted the records before they were read.")
             self._position = min(bounds.earliest, self._end)
         elif self._position > bounds.latest:
-            self._lost(f"its log ends at {bounds.latest}", "Was the topic made again, or its log cut?")
+            self._lost(f"its log ends at {bounds.latest}", "Was the topic created again, or its log truncated?")
             self._position = self._end
 
     async def _bounds(self) -> Bounds:

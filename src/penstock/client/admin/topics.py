@@ -307,14 +307,14 @@ def _described(
 
 
 def _eligible(
-    isr: Sequence[int], told: DescribeTopicPartitionsResponsePartition | None
+    isr: Sequence[int], described: DescribeTopicPartitionsResponsePartition | None
 ) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
     """The eligible leader replicas, current and last known; None if the broker does not send them."""
-    if told is None or told.eligible_leader_replicas is None:
+    if described is None or described.eligible_leader_replicas is None:
         return None, None
     # The two responses are of different moments: a replica that is in sync by now is no longer eligible.
-    found = tuple(broker for broker in told.eligible_leader_replicas if broker not in isr)
-    return found, tuple(told.last_known_elr or ())
+    found = tuple(broker for broker in described.eligible_leader_replicas if broker not in isr)
+    return found, tuple(described.last_known_elr or ())
 
 
 # --------------------------------------------------------------------------------------------------- partitions
@@ -328,11 +328,11 @@ class PartitionCalls(AdminCore):
         *,
         timeout_ms: int | None = None,
     ) -> Outcomes:
-        """Give leadership back to the preferred leaders (the first replicas), or, "unclean", to whoever is alive, at
-        the price of records that it does not have.
+        """Elect leaders: "preferred" elects the first replicas, "unclean" any live replica, losing the records that it
+        does not have.
 
-        Without partitions, of all that need it; those that do not are left out of the answer. A partition that has
-        the leader it should have is answered with an error of the code ELECTION_NOT_NEEDED.
+        Without `partitions`, all that need it; the others are left out of the result. A given partition that already
+        has the right leader has an error with the code ELECTION_NOT_NEEDED.
         """
         if kind not in _ELECTIONS:
             raise ConfigError(f"{kind!r} is not an election type", hint=f"Use one of {', '.join(_ELECTIONS)}")

@@ -1,7 +1,7 @@
 """Records waiting to be sent: by partition, in batches, within `buffer_memory`. Decides without I/O.
 
 The kernel appends records (`TopicLanes.append`); this module opens, closes, orders, plans and expires batches. A
-batch is due when it is full, when `linger_ms` has passed, or when somebody waits for it or for memory. It is closed
+batch is due when it is full, when `linger_ms` has passed, or when a caller waits for it or for memory. It is closed
 when a request has room for it, so it can grow until then.
 
 Order: the batches of a partition are stored in the order in which they were opened, or not at all. A batch that comes

@@ -149,7 +149,7 @@ class BulkJob:
             accumulator.memory.give_back(limit)
             if not isinstance(error, RecordTooLarge):
                 raise
-            self._refuse(source, queue, error)
+            self._reject(source, queue, error)
             return None
         self._took(source, accumulator.adopt(queue, builder, limit, self.core.cluster.clock.monotonic_ms()), 0, taken)
         if self._position < len(source.places):
@@ -171,10 +171,10 @@ class BulkJob:
             self._position = start + taken
             self._spans.append(Span(batch, first, taken, source.places[start : start + taken]))
 
-    def _refuse(self, source: Source, queue: PartitionQueue, error: Exception) -> None:
-        refused = Completion(self.topic, queue.partition)
-        refused.fail(error)
-        self._took(source, refused, 0, 1)
+    def _reject(self, source: Source, queue: PartitionQueue, error: Exception) -> None:
+        rejected = Completion(self.topic, queue.partition)
+        rejected.fail(error)
+        self._took(source, rejected, 0, 1)
 
     @property
     def has_begun(self) -> bool:

@@ -6,7 +6,7 @@ receives the response. For responses under 1 ms it sleeps for half the usual tim
 
 Nothing depends on that thread. A batch is sent directly only if its partition has nothing else to send, and nothing
 else of the partition is sent before its response. A thread that stops waiting leaves the connection to the loop,
-which also handles everything but a plain acknowledgement. A record that nobody waits for is sent at the loop's next
+which also handles everything but a plain acknowledgement. A record without a waiting thread is sent at the loop's next
 tick (10 ms), and direct sending ends. Not used with TLS, linger_ms, acks=0 or batch interceptors.
 """
 

@@ -251,8 +251,8 @@ class Sender:
             if isinstance(error, UnsupportedVersion):
                 # Retrying until delivery_timeout_ms does not make the broker newer.
                 with self._lock:
-                    refused = self._accumulator.take_from(node, self)
-                self._end([(batch, error) for batch in refused])
+                    rejected = self._accumulator.take_from(node, self)
+                self._end([(batch, error) for batch in rejected])
             await asyncio.sleep(self._settings.retry_backoff_ms / 1000)
         finally:
             state.is_connecting = False
