@@ -15,7 +15,7 @@ def topic(name: str, number: int = 1, partitions: int = 1) -> TopicImage:
     return TopicImage(name, bytes([number]) * 16, tuple(PartitionImage((0,), 0, 0, (0,)) for _ in range(partitions)))
 
 
-def test_an_image_cannot_be_changed_only_succeeded() -> None:
+def test_image_cannot_be_changed_only_succeeded() -> None:
     before = ClusterImage()
     after = before.with_topic(topic("t"))
     assert before.topics == {}
@@ -37,13 +37,13 @@ def test_topics_are_found_by_name_and_by_id() -> None:
     assert image.partition("c", 0) is None
 
 
-def test_a_topic_that_is_gone_is_found_by_nothing() -> None:
+def test_removed_topic_is_not_found() -> None:
     image = ClusterImage().with_topic(topic("a.b")).with_topic_config("a.b", {"k": "v"}).without_topic("a.b")
     assert (image.topics, image.names_by_id, image.names_by_metric, image.topic_configs) == ({}, {}, {}, {})
     assert image.without_topic("a.b") is image
 
 
-def test_a_topic_made_again_is_not_found_by_its_old_id() -> None:
+def test_topic_made_again_is_not_found_by_its_old_id() -> None:
     image = ClusterImage().with_topic(topic("t", 1)).with_topic(topic("t", 2))
     assert image.topic_by_id(bytes([1]) * 16) is None
     assert image.topic_by_id(bytes([2]) * 16) is not None
@@ -55,7 +55,7 @@ def test_topics_without_an_id_are_not_found_by_it() -> None:
     assert image.without_topic("old").topics == {}
 
 
-def test_a_name_that_metrics_cannot_tell_apart_is_found() -> None:
+def test_colliding_topic_name_is_found() -> None:
     image = ClusterImage().with_topic(topic("a.b"))
     assert image.colliding_topic("a_b") == "a.b"
     assert image.colliding_topic("a.b") is None
@@ -82,7 +82,7 @@ def test_replicas_on_brokers_that_are_not_there_are_offline() -> None:
     assert image.endpoint(1, "PLAINTEXT") is None
 
 
-def test_two_images_differ_in_what_was_changed_and_in_nothing_else() -> None:
+def test_diff_contains_exactly_what_changed() -> None:
     old = image_with(broker(0), broker(1)).with_topics([topic("stays", 1), topic("grows", 2), topic("goes", 3)])
     old = old.with_topic(topic("again", 4)).with_topic_config("stays", {"k": "v"}).with_topic_config("goes", {})
     new = old.with_topic(topic("grows", 2, partitions=2)).without_topic("goes").with_topic(topic("comes", 5))
@@ -110,7 +110,7 @@ def test_equal_images_have_no_difference_though_made_apart() -> None:
 # --- drafts
 
 
-def test_a_draft_becomes_the_image_that_the_same_changes_one_by_one_give() -> None:
+def test_draft_becomes_the_image_that_the_same_changes_one_by_one_give() -> None:
     base = ClusterImage().with_topics([topic("kept", 1), topic("a.b", 2)])
     base = base.with_topic_config("a.b", {"k": "v"}).with_deleting(["a.b"]).with_broker(broker(0))
 
@@ -134,7 +134,7 @@ def test_a_draft_becomes_the_image_that_the_same_changes_one_by_one_give() -> No
     assert base.topic_by_id(bytes([1]) * 16) == topic("kept", 1)
 
 
-def test_a_draft_that_nothing_was_changed_in_is_the_image_itself() -> None:
+def test_draft_that_nothing_was_changed_in_is_the_image_itself() -> None:
     base = ClusterImage().with_topic(topic("t"))
     assert ImageDraft(base).finish() is base
     changed = ImageDraft(base).with_topic(topic("u", 2)).with_topic_config("u", {})

@@ -74,7 +74,7 @@ def images(draw: st.DrawFn) -> ClusterImage:
 @pytest.mark.long
 @settings(max_examples=150, deadline=None)
 @given(images(), images())
-def test_a_delta_through_bytes_makes_the_new_image_of_the_old_one(old: ClusterImage, new: ClusterImage) -> None:
+def test_delta_through_bytes_makes_the_new_image_of_the_old_one(old: ClusterImage, new: ClusterImage) -> None:
     delta = make_delta(old, new)
     data = encode_delta(delta)
     assert decode_delta(data) == delta
@@ -86,11 +86,11 @@ def test_a_delta_through_bytes_makes_the_new_image_of_the_old_one(old: ClusterIm
 
 @settings(max_examples=50, deadline=None)
 @given(images())
-def test_a_whole_image_is_the_delta_from_the_empty_one(image: ClusterImage) -> None:
+def test_whole_image_is_the_delta_from_the_empty_one(image: ClusterImage) -> None:
     assert apply_delta(EMPTY, decode_delta(encode_delta(make_delta(EMPTY, image)))) == image
 
 
-def test_what_did_not_change_is_not_sent_and_stays_the_same_object() -> None:
+def test_unchanged_parts_are_not_sent_and_stay_the_same_objects() -> None:
     old = cluster((1, 2, 3), t=[state(), state()], other=[state()])
     topic = old.topics["t"]
     new = old.with_topic(
@@ -105,7 +105,7 @@ def test_what_did_not_change_is_not_sent_and_stays_the_same_object() -> None:
     assert after.names_by_id is old.names_by_id
 
 
-def test_a_topic_made_again_under_its_name_is_another_one() -> None:
+def test_topic_made_again_under_its_name_is_another_one() -> None:
     old = cluster((1,), t=[state((1,)), state((1,))])
     new = old.without_topic("t").with_topic(TopicImage("t", b"2" * 16, (state((1,), leader_epoch=0),)))
     assert apply_delta(old, make_delta(old, new)) == new
@@ -128,23 +128,23 @@ def test_settings_that_outlive_their_topic_are_kept() -> None:
         ImageDelta(topics=(TopicDelta("other", b"9" * 16, 1, {-1: state()}),)),
     ],
 )
-def test_a_delta_of_another_image_is_refused(delta: ImageDelta) -> None:
+def test_delta_for_another_image_is_rejected(delta: ImageDelta) -> None:
     with pytest.raises(DeltaMismatch):
         apply_delta(cluster((1, 2, 3), t=[state()]), delta)
 
 
-def test_a_format_that_is_not_known_is_refused_and_says_so() -> None:
+def test_unknown_format_is_rejected_with_its_version() -> None:
     fields = msgspec.msgpack.decode(encode_delta(ImageDelta()))
     with pytest.raises(DamagedDelta, match="version 2"):
         decode_delta(msgspec.msgpack.encode([2, *fields[1:]]))
 
 
-def test_what_a_newer_writer_adds_at_the_end_is_ignored() -> None:
+def test_fields_that_a_newer_writer_adds_are_ignored() -> None:
     fields = msgspec.msgpack.decode(encode_delta(ImageDelta(cluster_id="c")))
     assert decode_delta(msgspec.msgpack.encode([*fields, "more"])) == ImageDelta(cluster_id="c")
 
 
-def test_numbers_that_do_not_belong_to_partitions_are_refused() -> None:
+def test_indexes_without_partitions_are_rejected() -> None:
     part = ImageDelta(topics=(TopicDelta("t", b"1" * 16, 3, {1: state()}),))
     fields = msgspec.msgpack.decode(encode_delta(part))
     fields[5][0][3] = [1, 2]
@@ -154,7 +154,7 @@ def test_numbers_that_do_not_belong_to_partitions_are_refused() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_damaged_bytes_are_refused_and_nothing_else(data: st.DataObject) -> None:
+def test_damaged_bytes_raise_only_documented_errors(data: st.DataObject) -> None:
     image = cluster((1, 2, 3), t=[state()])
     whole = bytearray(encode_delta(make_delta(EMPTY, image)))
     for _ in range(data.draw(st.integers(1, 3))):
@@ -165,7 +165,7 @@ def test_damaged_bytes_are_refused_and_nothing_else(data: st.DataObject) -> None
         return
 
 
-def test_an_ordinary_partition_is_a_dozen_bytes() -> None:
+def test_ordinary_partition_is_a_dozen_bytes() -> None:
     partitions = [state((number % 100, (number + 1) % 100, (number + 2) % 100)) for number in range(1000)]
     image = cluster((1, 2, 3), t=partitions)
     assert len(encode_delta(make_delta(EMPTY, image))) < 12 * 1000 + 500

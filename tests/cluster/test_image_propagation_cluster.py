@@ -56,7 +56,7 @@ class Company:
         return all(self.receivers[each].image == image for each in image.brokers)
 
 
-def test_what_is_decided_reaches_every_broker_and_a_topic_ends_when_all_have_let_it_go() -> None:
+def test_decisions_reach_every_broker_and_a_topic_is_deleted_when_all_report_it() -> None:
     stage = Stage()
 
     async def story() -> None:
@@ -83,7 +83,7 @@ def test_what_is_decided_reaches_every_broker_and_a_topic_ends_when_all_have_let
     stage.run(story())
 
 
-def test_an_old_controller_that_brokers_have_forgotten_hears_it_from_them() -> None:
+def test_old_controller_that_brokers_have_forgotten_hears_it_from_them() -> None:
     stage = Stage()
 
     async def story() -> None:

@@ -54,7 +54,7 @@ class Brokers:
         return all(self.receivers[broker].image == image for broker in brokers or self.receivers)
 
 
-def test_everybody_gets_the_whole_image_first_and_then_only_what_is_different() -> None:
+def test_every_broker_gets_the_whole_image_first_and_then_deltas() -> None:
     stage = Stage()
 
     async def story() -> None:
@@ -80,7 +80,7 @@ def test_everybody_gets_the_whole_image_first_and_then_only_what_is_different() 
     stage.run(story())
 
 
-def test_a_slow_broker_gets_the_latest_in_one_and_holds_nobody_up() -> None:
+def test_slow_broker_gets_the_latest_image_at_once_and_delays_no_other() -> None:
     stage = Stage()
 
     async def story() -> None:
@@ -106,7 +106,7 @@ def test_a_slow_broker_gets_the_latest_in_one_and_holds_nobody_up() -> None:
     stage.run(story())
 
 
-def test_a_dead_broker_is_asked_again_ever_more_rarely_until_it_is_back_or_is_deleted() -> None:
+def test_dead_broker_is_asked_again_ever_more_rarely_until_it_is_back_or_is_deleted() -> None:
     stage = Stage()
 
     async def story() -> None:
@@ -136,7 +136,7 @@ def test_a_dead_broker_is_asked_again_ever_more_rarely_until_it_is_back_or_is_de
     stage.run(story())
 
 
-def test_a_restarted_broker_gets_the_whole_image_under_its_new_epoch() -> None:
+def test_restarted_broker_gets_the_whole_image_under_its_new_epoch() -> None:
     stage = Stage()
 
     async def story() -> None:
@@ -165,7 +165,7 @@ def test_a_restarted_broker_gets_the_whole_image_under_its_new_epoch() -> None:
 
 
 @pytest.mark.parametrize("images_meanwhile", [0, 1, 5])
-def test_a_broker_whose_answers_are_lost_is_not_sent_everything_again(images_meanwhile: int) -> None:
+def test_broker_whose_answers_are_lost_is_not_sent_everything_again(images_meanwhile: int) -> None:
     stage = Stage()
 
     async def story() -> None:
@@ -189,7 +189,7 @@ def test_a_broker_whose_answers_are_lost_is_not_sent_everything_again(images_mea
     stage.run(story())
 
 
-def test_a_broker_that_lost_what_it_had_is_sent_everything_again() -> None:
+def test_broker_that_lost_its_image_is_sent_the_whole_one() -> None:
     stage = Stage()
 
     async def story() -> None:
@@ -235,7 +235,7 @@ def test_who_hears_of_a_later_controller_sends_nothing_any_more() -> None:
     stage.run(story())
 
 
-def test_a_broker_that_cannot_take_even_the_whole_image_is_not_flooded_with_it() -> None:
+def test_broker_that_cannot_take_even_the_whole_image_is_not_flooded_with_it() -> None:
     stage = Stage()
 
     async def story() -> None:
@@ -255,7 +255,7 @@ def test_a_broker_that_cannot_take_even_the_whole_image_is_not_flooded_with_it()
     stage.run(story())
 
 
-def test_a_broker_is_reminded_of_a_topic_until_it_has_removed_it() -> None:
+def test_broker_is_reminded_of_a_topic_until_it_has_removed_it() -> None:
     stage = Stage()
 
     async def story() -> None:
@@ -280,7 +280,7 @@ def test_a_broker_is_reminded_of_a_topic_until_it_has_removed_it() -> None:
     stage.run(story())
 
 
-def test_who_publishes_after_another_in_the_same_epoch_is_not_taken_for_an_echo() -> None:
+def test_numbers_of_a_second_publisher_in_the_same_epoch_do_not_repeat() -> None:
     stage = Stage()
 
     async def story() -> None:

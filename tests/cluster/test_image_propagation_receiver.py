@@ -53,7 +53,7 @@ def ok(number: int) -> ImageAck:
     return ImageAck(AckError.OK, number)
 
 
-def test_the_whole_image_comes_first_and_then_what_is_different() -> None:
+def test_whole_image_comes_first_and_then_deltas() -> None:
     async def story() -> None:
         here = receiver()
         seen: list[tuple[ClusterImage, ClusterImage]] = []
@@ -68,7 +68,7 @@ def test_the_whole_image_comes_first_and_then_what_is_different() -> None:
     run(story())
 
 
-def test_a_delta_that_does_not_follow_is_answered_with_what_is_here() -> None:
+def test_delta_that_does_not_follow_is_answered_with_the_current_number() -> None:
     async def story() -> None:
         here = receiver()
         assert await here.apply(delta(FIRST, SECOND, 6, 5)) == ImageAck(AckError.NEED_WHOLE, NO_NUMBER)
@@ -80,7 +80,7 @@ def test_a_delta_that_does_not_follow_is_answered_with_what_is_here() -> None:
     run(story())
 
 
-def test_what_was_taken_already_is_taken_again_and_changes_nothing() -> None:
+def test_repeated_update_is_acknowledged_and_changes_nothing() -> None:
     async def story() -> None:
         here = receiver()
         await here.apply(whole(FIRST, 5))
@@ -92,7 +92,7 @@ def test_what_was_taken_already_is_taken_again_and_changes_nothing() -> None:
     run(story())
 
 
-def test_an_older_controller_is_rejected_once_a_later_one_was_heard_and_its_numbers_count_for_nothing() -> None:
+def test_older_controller_is_rejected_and_its_numbers_do_not_count() -> None:
     async def story() -> None:
         here = receiver()
         await here.apply(whole(FIRST, 50))
@@ -107,7 +107,7 @@ def test_an_older_controller_is_rejected_once_a_later_one_was_heard_and_its_numb
     run(story())
 
 
-def test_what_a_new_controller_sends_whole_shares_what_is_the_same_with_what_was_here() -> None:
+def test_whole_image_shares_equal_parts_with_the_current_one() -> None:
     async def story() -> None:
         here = receiver()
         await here.apply(whole(FIRST, 5))
@@ -119,7 +119,7 @@ def test_what_a_new_controller_sends_whole_shares_what_is_the_same_with_what_was
 
 
 @pytest.mark.parametrize("change", [{"broker_epoch": 101}, {"broker_id": 1}, {"broker_epoch": UNKNOWN_EPOCH}])
-def test_kip_570_what_is_meant_for_another_life_is_rejected(change: dict[str, int]) -> None:
+def test_kip_570_update_for_another_broker_epoch_is_rejected(change: dict[str, int]) -> None:
     async def story() -> None:
         here = receiver()
         assert await here.apply(whole(FIRST, 5, **change)) == ImageAck(AckError.WRONG_BROKER_EPOCH)
@@ -128,7 +128,7 @@ def test_kip_570_what_is_meant_for_another_life_is_rejected(change: dict[str, in
     run(story())
 
 
-def test_a_broker_that_is_not_registered_takes_nothing_and_one_that_is_again_takes_its_own() -> None:
+def test_broker_that_is_not_registered_takes_nothing_and_one_that_is_again_takes_its_own() -> None:
     async def story() -> None:
         here = ImageReceiver(ME)
         rejected = ImageAck(AckError.WRONG_BROKER_EPOCH)
@@ -145,7 +145,7 @@ def test_a_broker_that_is_not_registered_takes_nothing_and_one_that_is_again_tak
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc1", encode_delta(make_delta(EMPTY, SECOND.with_controller(1, 8)))])
-def test_damaged_bytes_and_images_of_somebody_else_are_asked_for_again(data: bytes) -> None:
+def test_damaged_and_mismatched_updates_are_answered_with_need_whole(data: bytes) -> None:
     async def story() -> None:
         here = receiver()
         await here.apply(whole(FIRST, 5))
@@ -181,7 +181,7 @@ def test_whoever_prepares_is_waited_for_and_a_later_update_waits_too() -> None:
     run(story())
 
 
-def test_topics_on_their_way_out_are_told_as_removed_when_nothing_is_left() -> None:
+def test_deleted_topics_are_reported_when_no_replica_is_left() -> None:
     async def story() -> None:
         left = ["t"]
         here = receiver(lambda topic: topic.name not in left)
@@ -207,7 +207,7 @@ def _leaders(image: ClusterImage) -> list[int]:
     return [partition.leader for partition in image.topics["t"].partitions]
 
 
-def test_with_a_new_life_a_broker_leads_nothing_that_others_can_lead_until_it_is_told() -> None:
+def test_new_broker_epoch_ends_leaderships_that_others_can_take_over() -> None:
     """It was taken for dead, or its session ended, and the controller that has others lead may not reach it."""
 
     async def story() -> None:
@@ -227,7 +227,7 @@ def test_with_a_new_life_a_broker_leads_nothing_that_others_can_lead_until_it_is
     run(story())
 
 
-def test_an_image_that_is_being_prepared_for_does_not_outlive_the_life_that_it_was_meant_for() -> None:
+def test_image_under_preparation_is_dropped_with_its_broker_epoch() -> None:
     async def story() -> None:
         here = receiver()
         await here.apply(whole(FIRST, 5))

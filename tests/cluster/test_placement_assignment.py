@@ -33,7 +33,7 @@ def test_leaders_and_replicas_are_spread_evenly(data: st.DataObject) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_a_partition_is_in_as_many_racks_as_there_can_be(data: st.DataObject) -> None:
+def test_partition_is_in_as_many_racks_as_there_can_be(data: st.DataObject) -> None:
     racks = dict(enumerate(data.draw(st.lists(st.sampled_from("abcd"), min_size=1, max_size=10))))
     factor = data.draw(st.integers(1, len(racks)))
     found = assign_replicas(racks, data.draw(st.integers(1, 30)), factor, SeededRandom(1))
@@ -56,7 +56,7 @@ def test_with_equal_racks_replicas_are_even_too(racks: int, each: int, partition
     assert spread(load_of(found).replicas, racks * each) <= 2
 
 
-def test_the_followers_of_a_leader_are_spread_so_that_its_failure_is() -> None:
+def test_followers_of_a_leader_are_spread_so_that_its_failure_is() -> None:
     found = assign_replicas(dict.fromkeys(range(5)), 40, 2, SeededRandom(0))
     follows = load_of(found).follows
     pairs = [(leader, follower) for leader in range(5) for follower in range(5) if leader != follower]
@@ -81,6 +81,6 @@ def test_chance_decides_where_it_begins() -> None:
 
 
 @pytest.mark.parametrize(("brokers", "factor"), [(0, 1), (2, 3), (2, 0), (2, -1)])
-def test_impossible_numbers_are_refused(brokers: int, factor: int) -> None:
+def test_impossible_counts_are_rejected(brokers: int, factor: int) -> None:
     with pytest.raises(ValueError, match="replicas on"):
         assign_replicas(dict.fromkeys(range(brokers)), 1, factor, SeededRandom(0))

@@ -29,7 +29,7 @@ def differences(assignment: Assignment, brokers: list[int]) -> tuple[int, int]:
     return max(replicas) - min(replicas), max(leaders) - min(leaders)
 
 
-def test_a_new_broker_gets_its_share_and_nothing_else_is_moved() -> None:
+def test_new_broker_gets_its_share_and_nothing_else_is_moved() -> None:
     racks: dict[int, str | None] = dict.fromkeys(range(4))
     before = spread_over(racks, 40, 3)
     racks[4] = None
@@ -40,7 +40,7 @@ def test_a_new_broker_gets_its_share_and_nothing_else_is_moved() -> None:
     assert plan_rebalance(after(before, plan), racks) == ({}, 0)
 
 
-def test_a_broker_is_drained_and_only_its_replicas_are_copied() -> None:
+def test_broker_is_drained_and_only_its_replicas_are_copied() -> None:
     racks: dict[int, str | None] = dict.fromkeys(range(5))
     before = spread_over(racks, 30, 3)
     held = sum(4 in replicas for replicas in before.values())
@@ -51,7 +51,7 @@ def test_a_broker_is_drained_and_only_its_replicas_are_copied() -> None:
     assert max(differences(after(before, plan), list(racks))) <= 1
 
 
-def test_a_broker_is_drained_while_there_are_to_be_fewer_replicas() -> None:
+def test_broker_is_drained_while_there_are_to_be_fewer_replicas() -> None:
     before: Assignment = {("t", index): (0, 1, 2) for index in range(4)}
     plan = plan_rebalance(before, {0: None, 1: None}, 2)
     assert {key: set(replicas) for key, replicas in after(before, plan).items()} == {key: {0, 1} for key in before}
@@ -68,7 +68,7 @@ def test_leaders_are_evened_by_the_order_alone_even_over_a_third_broker() -> Non
     assert len(plan.assignments) == 2
 
 
-def test_a_partition_in_too_few_racks_is_mended() -> None:
+def test_partition_in_too_few_racks_is_mended() -> None:
     plan = plan_rebalance({("t", 0): (1, 2), ("t", 1): (3, 1)}, {1: "a", 2: "a", 3: "b", 4: "b"})
     first = plan.assignments["t", 0]
     assert len({1, 2} & set(first)) == 1
@@ -84,7 +84,7 @@ def test_more_and_fewer_replicas() -> None:
 
 
 @pytest.mark.parametrize("factor", [0, 3])
-def test_more_replicas_than_brokers_are_refused(factor: int) -> None:
+def test_more_replicas_than_brokers_are_rejected(factor: int) -> None:
     with pytest.raises(ValueError, match="brokers"):
         plan_rebalance({("t", 0): (1,)}, {1: None, 2: None}, factor)
     with pytest.raises(ValueError, match="brokers"):

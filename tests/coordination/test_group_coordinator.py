@@ -161,7 +161,7 @@ class Coordinator:
         return code
 
 
-def test_a_committed_offset_is_durable_when_it_is_answered() -> None:
+def test_committed_offset_is_durable_when_it_is_answered() -> None:
     files = SimulatedFiles()
     coordinator = Coordinator(files)
     assert coordinator.commit(42) == ErrorCode.NONE
@@ -180,7 +180,7 @@ def test_offsets_are_read_back_after_a_clean_stop() -> None:
     assert Coordinator(files, is_new=False).committed() == 4
 
 
-def test_a_member_that_goes_silent_is_dropped_when_its_timer_comes() -> None:
+def test_member_that_goes_silent_is_dropped_when_its_timer_comes() -> None:
     coordinator = Coordinator(SimulatedFiles())
     member = coordinator.join()
     assert coordinator.heartbeat(member) == ErrorCode.NONE
@@ -192,7 +192,7 @@ def test_a_member_that_goes_silent_is_dropped_when_its_timer_comes() -> None:
     assert coordinator.heartbeat(member) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_clock_that_is_set_back_ends_no_session() -> None:
+def test_clock_that_is_set_back_ends_no_session() -> None:
     coordinator = Coordinator(SimulatedFiles())
     member = coordinator.join()
     coordinator.clock.advance(-3_600_000)
@@ -200,7 +200,7 @@ def test_a_clock_that_is_set_back_ends_no_session() -> None:
     assert coordinator.heartbeat(member) == ErrorCode.NONE
 
 
-def test_a_disk_that_fails_a_sync_leaves_the_groups_without_a_coordinator() -> None:
+def test_disk_that_fails_a_sync_leaves_the_groups_without_a_coordinator() -> None:
     files = SimulatedFiles()
     coordinator = Coordinator(files)
     assert coordinator.commit(1) == ErrorCode.NONE
@@ -233,7 +233,7 @@ def write_much(coordinator: Coordinator) -> None:
     coordinator.logs.close()
 
 
-def test_a_coordinator_that_resigns_answers_who_waits_and_serves_nobody() -> None:
+def test_resigned_coordinator_answers_waiting_requests_and_serves_no_others() -> None:
     coordinator = Coordinator(SimulatedFiles())
     coordinator.take(coordinator.led(isr=(1, 2), replicas=(1, 2), version=1))
     answers: list[Any] = []
@@ -245,7 +245,7 @@ def test_a_coordinator_that_resigns_answers_who_waits_and_serves_nobody() -> Non
     coordinator.service.resign(0)
 
 
-def test_a_commit_is_answered_when_every_replica_in_sync_has_it() -> None:
+def test_commit_is_answered_when_every_replica_in_sync_has_it() -> None:
     coordinator = Coordinator(SimulatedFiles())
     coordinator.take(coordinator.led(isr=(1, 2), replicas=(1, 2), version=1))
     answers: list[Any] = []
@@ -257,7 +257,7 @@ def test_a_commit_is_answered_when_every_replica_in_sync_has_it() -> None:
     assert coordinator.committed() == 7
 
 
-def test_a_commit_that_the_replicas_do_not_get_in_time_is_read_again_from_the_log() -> None:
+def test_commit_that_the_replicas_do_not_get_in_time_is_read_again_from_the_log() -> None:
     """It is in the log and may be committed later: the coordinator must not go on as if it were not."""
     coordinator = Coordinator(SimulatedFiles())
     coordinator.take(coordinator.led(isr=(1, 2), replicas=(1, 2), version=1))
@@ -269,7 +269,7 @@ def test_a_commit_that_the_replicas_do_not_get_in_time_is_read_again_from_the_lo
     assert coordinator.committed() == 7
 
 
-def test_a_coordinator_that_leads_again_begins_with_what_the_log_has_by_then() -> None:
+def test_coordinator_that_leads_again_loads_the_current_log() -> None:
     coordinator = Coordinator(SimulatedFiles())
     assert coordinator.commit(1) == ErrorCode.NONE
     old = next(iter(coordinator.service.shards))
@@ -278,7 +278,7 @@ def test_a_coordinator_that_leads_again_begins_with_what_the_log_has_by_then() -
     assert coordinator.committed() == 1
 
 
-def test_a_long_log_is_loaded_bit_by_bit_and_who_comes_meanwhile_is_told_to_wait() -> None:
+def test_long_log_is_loaded_in_steps_and_requests_get_load_in_progress() -> None:
     files = SimulatedFiles()
     coordinator = Coordinator(files)
     write_much(coordinator)
@@ -291,7 +291,7 @@ def test_a_long_log_is_loaded_bit_by_bit_and_who_comes_meanwhile_is_told_to_wait
     assert again.committed() == 39
 
 
-def test_a_topic_deleted_while_the_log_is_loaded_is_forgotten_after_it() -> None:
+def test_topic_deleted_while_the_log_is_loaded_is_forgotten_after_it() -> None:
     files = SimulatedFiles()
     coordinator = Coordinator(files)
     write_much(coordinator)
@@ -302,7 +302,7 @@ def test_a_topic_deleted_while_the_log_is_loaded_is_forgotten_after_it() -> None
     assert again.committed() == -1
 
 
-def test_a_load_that_is_overtaken_by_a_resignation_ends() -> None:
+def test_load_that_is_overtaken_by_a_resignation_ends() -> None:
     files = SimulatedFiles()
     coordinator = Coordinator(files)
     write_much(coordinator)

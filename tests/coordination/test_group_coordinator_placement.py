@@ -23,7 +23,7 @@ from penstock.coordination.group_coordinator import partition_for_group
         ("\U0001f600", 0xD83D * 31 + 0xDE00),
     ],
 )
-def test_the_hash_is_javas(group_id: str, java_hash: int) -> None:
+def test_hash_is_javas(group_id: str, java_hash: int) -> None:
     assert partition_for_group(group_id, 2**31) == java_hash & 0x7FFFFFFF
     assert partition_for_group(group_id, 50) == (java_hash & 0x7FFFFFFF) % 50
 

@@ -56,14 +56,14 @@ def group_bytes(version: int) -> bytes:
     return head + since + struct.pack(">i", 1) + member_bytes(version)
 
 
-def test_an_offset_is_written_in_version_3() -> None:
+def test_offset_is_written_in_version_3() -> None:
     record = OffsetRecord("billing", "clicks", 7, CommittedOffset(42, 5, "note", 1_700_000_000_000))
     value = struct.pack(">hqi", 3, 42, 5) + text("note") + struct.pack(">q", 1_700_000_000_000)
     assert encode_record(record) == KeyValue(OFFSET_KEY, value)
     assert decode_record(OFFSET_KEY, value) == record
 
 
-def test_an_offset_with_a_time_of_expiry_is_written_in_version_1() -> None:
+def test_offset_with_a_time_of_expiry_is_written_in_version_1() -> None:
     record = OffsetRecord("billing", "clicks", 7, CommittedOffset(42, -1, "note", 1_000, 2_000))
     value = struct.pack(">hq", 1, 42) + text("note") + struct.pack(">qq", 1_000, 2_000)
     assert encode_record(record) == KeyValue(OFFSET_KEY, value)
@@ -77,19 +77,19 @@ def test_older_offsets_are_read(key_version: int, value_version: int) -> None:
     assert decode_record(key, value) == OffsetRecord("billing", "clicks", 7, CommittedOffset(42, -1, "", 1_000))
 
 
-def test_the_flexible_version_of_an_offset_is_read() -> None:
+def test_flexible_version_of_an_offset_is_read() -> None:
     value = struct.pack(">hqi", 4, 42, 5) + b"\x05note" + struct.pack(">q", 1_000) + b"\x00"
     assert decode_record(OFFSET_KEY, value) == OffsetRecord(
         "billing", "clicks", 7, CommittedOffset(42, 5, "note", 1_000)
     )
 
 
-def test_a_group_is_written_in_version_3() -> None:
+def test_group_is_written_in_version_3() -> None:
     assert encode_record(GroupRecord("billing", GROUP)) == KeyValue(GROUP_KEY, group_bytes(3))
     assert decode_record(GROUP_KEY, group_bytes(3)) == GroupRecord("billing", GROUP)
 
 
-def test_an_empty_group_has_neither_protocol_nor_leader() -> None:
+def test_empty_group_has_neither_protocol_nor_leader() -> None:
     empty = SavedGroup("consumer", 5, None, None, 1_000, ())
     value = struct.pack(">h", 3) + text("consumer") + struct.pack(">i", 5) + text(None) + text(None)
     value += struct.pack(">qi", 1_000, 0)
@@ -97,7 +97,7 @@ def test_an_empty_group_has_neither_protocol_nor_leader() -> None:
     assert decode_record(GROUP_KEY, value) == GroupRecord("billing", empty)
 
 
-def test_older_groups_are_read_with_what_they_lack() -> None:
+def test_old_group_records_are_read_with_defaults() -> None:
     no_instance = MEMBER._replace(instance_id=None)
     expected = {
         2: GROUP._replace(members=(no_instance,)),
@@ -125,7 +125,7 @@ def test_no_value_is_a_tombstone() -> None:
         (GROUP_KEY, struct.pack(">h", 99) + b"anything", UnknownRecord(2, 99)),
     ],
 )
-def test_an_unknown_version_is_an_answer(key: bytes, value: bytes | None, expected: UnknownRecord) -> None:
+def test_unknown_version_is_an_answer(key: bytes, value: bytes | None, expected: UnknownRecord) -> None:
     assert decode_record(key, value) == expected
 
 
@@ -144,7 +144,7 @@ def test_every_truncation_is_an_error() -> None:
         decode_record(None, b"")
 
 
-def test_a_hostile_count_of_members_takes_no_memory() -> None:
+def test_hostile_count_of_members_takes_no_memory() -> None:
     value = group_bytes(3)[: -len(member_bytes(3)) - 4] + struct.pack(">i", 2**31 - 1)
     with pytest.raises(BadGroupRecord):
         decode_record(GROUP_KEY, value)

@@ -45,7 +45,7 @@ def txn_code(story: Story, token: int) -> ErrorCode:
 
 
 @pytest.mark.parametrize("version", range(10))
-def test_what_is_committed_is_fetched(version: int) -> None:
+def test_committed_offsets_are_fetched(version: int) -> None:
     story = Story()
     assert story.commit({CLICKS: 42}, version=version) is ErrorCode.NONE
     assert story.fetched() == 42
@@ -77,7 +77,7 @@ def test_no_topics_means_all_of_them(version: int) -> None:
     assert {(topic.name, topic.partitions[0].committed_offset) for topic in topics} == {("clicks", 1), ("views", 2)}
 
 
-def test_a_commit_is_answered_when_it_is_in_the_log_and_not_before() -> None:
+def test_commit_is_answered_when_it_is_in_the_log_and_not_before() -> None:
     story = Story()
     story.hold_writes = True
     token = story.send_commit({CLICKS: 42})
@@ -99,7 +99,7 @@ def test_a_commit_is_answered_when_it_is_in_the_log_and_not_before() -> None:
         (ErrorCode.POLICY_VIOLATION, ErrorCode.POLICY_VIOLATION),
     ],
 )
-def test_a_commit_that_cannot_be_written_changes_nothing(failure: ErrorCode, answer: ErrorCode) -> None:
+def test_commit_that_cannot_be_written_changes_nothing(failure: ErrorCode, answer: ErrorCode) -> None:
     story = Story()
     story.hold_writes = True
     token = story.send_commit({CLICKS: 42})
@@ -109,7 +109,7 @@ def test_a_commit_that_cannot_be_written_changes_nothing(failure: ErrorCode, ans
     assert story.state() == "Dead"
 
 
-def test_a_commit_from_an_old_generation_is_refused() -> None:
+def test_commit_of_an_old_generation_is_rejected() -> None:
     story = Story()
     (one,) = story.stable()
     again = story.joined(story.join(one.member_id))
@@ -119,7 +119,7 @@ def test_a_commit_from_an_old_generation_is_refused() -> None:
     assert story.fetched() == 43
 
 
-def test_a_member_that_was_removed_cannot_commit() -> None:
+def test_member_that_was_removed_cannot_commit() -> None:
     story = Story()
     one, two = story.stable(2)
     story.leave((two.member_id, None))
@@ -127,7 +127,7 @@ def test_a_member_that_was_removed_cannot_commit() -> None:
     assert story.commit({CLICKS: 42}, by=one) is ErrorCode.NONE
 
 
-def test_a_commit_during_a_rebalance_counts_until_the_new_generation_is_formed() -> None:
+def test_commit_during_a_rebalance_counts_until_the_new_generation_is_formed() -> None:
     story = Story()
     (one,) = story.stable()
     second = story.join()
@@ -140,7 +140,7 @@ def test_a_commit_during_a_rebalance_counts_until_the_new_generation_is_formed()
     assert story.fetched() == 42
 
 
-def test_a_group_with_members_takes_no_commits_from_outside() -> None:
+def test_group_with_members_takes_no_commits_from_outside() -> None:
     story = Story()
     story.stable()
     assert story.commit({CLICKS: 42}) is ErrorCode.UNKNOWN_MEMBER_ID
@@ -149,7 +149,7 @@ def test_a_group_with_members_takes_no_commits_from_outside() -> None:
     assert story.commit({CLICKS: 42}) is ErrorCode.NONE
 
 
-def test_a_generation_of_a_group_that_is_not_there_is_refused() -> None:
+def test_commit_to_an_unknown_group_is_rejected() -> None:
     story = Story()
     stranger = JoinGroupResponse(member_id="x", generation_id=3)
     assert story.commit({CLICKS: 1}, by=stranger, version=8) is ErrorCode.ILLEGAL_GENERATION
@@ -157,7 +157,7 @@ def test_a_generation_of_a_group_that_is_not_there_is_refused() -> None:
     assert story.log == []
 
 
-def test_a_commit_is_a_sign_of_life() -> None:
+def test_commit_renews_the_session() -> None:
     story = Story()
     (one,) = story.stable()
     story.pass_ms(SESSION_MS - 1)
@@ -166,7 +166,7 @@ def test_a_commit_is_a_sign_of_life() -> None:
     assert story.heartbeat(one) is ErrorCode.NONE
 
 
-def test_a_long_note_is_refused_and_the_rest_is_kept() -> None:
+def test_long_metadata_is_rejected_and_the_rest_is_committed() -> None:
     story = Story(GroupSettings(offset_metadata_max_bytes=10))
     assert story.commit({CLICKS: 1}, metadata="x" * 11) is ErrorCode.OFFSET_METADATA_TOO_LARGE
     assert story.log == []
@@ -175,14 +175,14 @@ def test_a_long_note_is_refused_and_the_rest_is_kept() -> None:
     assert story.fetched() == 2
 
 
-def test_the_longest_note_that_can_be_sent_can_be_kept() -> None:
+def test_longest_note_that_can_be_sent_can_be_kept() -> None:
     story = Story(GroupSettings(offset_metadata_max_bytes=100_000))
     for note in ("x" * 32_767, "ü" * 16_383):
         assert story.commit({CLICKS: 1}, metadata=note) is ErrorCode.NONE
     assert story.restart().fetched() == 1
 
 
-def test_a_retention_beyond_all_time_can_be_written() -> None:
+def test_retention_beyond_all_time_can_be_written() -> None:
     story = Story()
     assert story.commit({CLICKS: 1}, version=3, retention_ms=2**63 - 1) is ErrorCode.NONE
     assert story.restart().fetched() == 1
@@ -203,7 +203,7 @@ def test_writes_are_reported_in_order() -> None:
     assert story.fetched(require_stable=True) == 2
 
 
-def test_a_write_that_the_log_refused_is_over_while_earlier_ones_are_on_their_way() -> None:
+def test_failed_write_ends_while_earlier_ones_are_in_flight() -> None:
     """Too few replicas are in sync for new records, and those that were appended before wait for them."""
     story = Story()
     story.hold_writes = True
@@ -221,7 +221,7 @@ def test_a_write_that_the_log_refused_is_over_while_earlier_ones_are_on_their_wa
     assert story.fetched() == 3
 
 
-def test_a_shard_serves_only_between_loading_and_unloading() -> None:
+def test_shard_serves_only_between_loading_and_unloading() -> None:
     shard = GroupCoordinatorShard(GroupSettings(), SeededRandom(1))
     request, context = HeartbeatRequest(group_id="g"), RequestContext(1, 4)
     with pytest.raises(ShardNotActive):
@@ -271,7 +271,7 @@ def test_of_two_commits_the_later_in_the_log_wins_whichever_ends_first() -> None
     assert story.fetched() == 4
 
 
-def test_a_transaction_is_bound_to_the_generation_that_it_names() -> None:
+def test_transaction_is_bound_to_the_generation_that_it_names() -> None:
     story = Story()
     (one,) = story.stable()
     assert txn_code(story, txn_commit(story, 1, 77, by=one)) is ErrorCode.NONE
@@ -281,7 +281,7 @@ def test_a_transaction_is_bound_to_the_generation_that_it_names() -> None:
     assert txn_code(story, txn_commit(story, 1, 77)) is ErrorCode.NONE
 
 
-def test_a_group_described_before_it_is_complete_shows_no_assignments() -> None:
+def test_group_described_before_it_is_complete_shows_no_assignments() -> None:
     story = Story()
     one = story.joined(story.join(offers=protocols("range")))
     request = DescribeGroupsRequest(groups=["g", "absent", ""])

@@ -90,7 +90,7 @@ def test_offsets_of_topics_that_members_no_longer_read_expire() -> None:
 
 
 @pytest.mark.parametrize("kind", ["consumer", "connect"])
-def test_where_it_cannot_be_told_what_members_read_nothing_expires(kind: str) -> None:
+def test_nothing_expires_if_subscriptions_cannot_be_read(kind: str) -> None:
     story = Story(SETTINGS)
     offers = protocols()
     offers[0].metadata = b"\x00"
@@ -113,7 +113,7 @@ def test_offsets_of_a_consumer_that_assigns_itself_expire_each_after_its_commit(
     assert story.state() == "Dead"
 
 
-def test_an_offset_that_was_set_while_the_group_was_empty_lasts_as_long_as_any() -> None:
+def test_offset_that_was_set_while_the_group_was_empty_lasts_as_long_as_any() -> None:
     story = Story(SETTINGS)
     (one,) = story.stable()
     story.commit({("views", 0): 1}, by=one)
@@ -127,7 +127,7 @@ def test_an_offset_that_was_set_while_the_group_was_empty_lasts_as_long_as_any()
     assert story.fetched() == -1
 
 
-def test_a_retention_chosen_by_an_old_client_counts_instead() -> None:
+def test_retention_chosen_by_an_old_client_counts_instead() -> None:
     story = Story(SETTINGS)
     story.commit({CLICKS: 1}, version=4, retention_ms=5 * CHECK_MS)
     story = story.restart()
@@ -158,7 +158,7 @@ def test_many_offsets_expire_a_bounded_number_at_a_time() -> None:
     assert story.state() == story.state("other") == "Dead"
 
 
-def test_an_expiry_that_cannot_be_written_waits_for_the_next_check() -> None:
+def test_expiry_that_cannot_be_written_waits_for_the_next_check() -> None:
     story = Story(
         GroupSettings(offsets_retention_ms=HOUR_MS, offsets_retention_check_interval_ms=60_000, expiry_batch_records=1)
     )
@@ -174,7 +174,7 @@ def test_an_expiry_that_cannot_be_written_waits_for_the_next_check() -> None:
     assert story.fetched() == story.fetched("clicks", 1) == -1
 
 
-def test_a_commit_on_its_way_keeps_its_offset_from_expiring() -> None:
+def test_commit_on_its_way_keeps_its_offset_from_expiring() -> None:
     story = Story(SETTINGS)
     story.commit({CLICKS: 1})
     story.pass_ms(HOUR_MS - 1)
@@ -186,7 +186,7 @@ def test_a_commit_on_its_way_keeps_its_offset_from_expiring() -> None:
     assert story.fetched() == 2
 
 
-def test_an_empty_group_is_deleted_with_its_offsets() -> None:
+def test_empty_group_is_deleted_with_its_offsets() -> None:
     story = Story()
     (one,) = story.stable()
     story.commit({CLICKS: 42}, by=one)
@@ -200,7 +200,7 @@ def test_an_empty_group_is_deleted_with_its_offsets() -> None:
     assert delete_group(story, "g") == [ErrorCode.GROUP_ID_NOT_FOUND]
 
 
-def test_a_group_is_deleted_with_the_offsets_of_open_transactions() -> None:
+def test_group_is_deleted_with_the_offsets_of_open_transactions() -> None:
     story = Story()
     request = TxnOffsetCommitRequest(
         group_id="g",
@@ -215,7 +215,7 @@ def test_a_group_is_deleted_with_the_offsets_of_open_transactions() -> None:
         assert each.state() == "Dead"
 
 
-def test_a_member_that_joins_while_its_group_is_being_deleted_stays() -> None:
+def test_member_that_joins_while_its_group_is_being_deleted_stays() -> None:
     story = Story()
     story.commit({CLICKS: 42})
     story.hold_writes = True

@@ -94,7 +94,7 @@ def survives(story: Story) -> tuple[object, object]:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(step, max_size=60))
-def test_replaying_what_was_written_gives_what_survives(steps: list[tuple[str, str, int, int]]) -> None:
+def test_replaying_the_log_gives_the_same_state(steps: list[tuple[str, str, int, int]]) -> None:
     life = Life()
     for each in steps:
         life.take(*each)
@@ -122,7 +122,7 @@ def test_every_request_is_answered_once_and_every_group_comes_to_rest(
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(step, max_size=60))
-def test_a_coordinator_that_goes_leaves_nobody_waiting(steps: list[tuple[str, str, int, int]]) -> None:
+def test_unloaded_coordinator_answers_every_waiting_request(steps: list[tuple[str, str, int, int]]) -> None:
     life = Life()
     for each in steps:
         life.take(*each)

@@ -46,7 +46,7 @@ def test_kip_279_two_fast_failovers_are_unwound_epoch_by_epoch() -> None:
     assert next_step(answer(diverging=(1, 7)), 10, follower) == Truncate(5)
 
 
-def test_an_epoch_that_the_follower_lacks_sends_it_back_to_the_one_before() -> None:
+def test_epoch_that_the_follower_lacks_sends_it_back_to_the_one_before() -> None:
     follower = LeaderEpochs([(1, 0), (4, 6)])
     assert next_step(answer(diverging=(3, 9)), 10, follower) == Truncate(6)
 
@@ -64,13 +64,13 @@ def test_kafka_10706_an_epoch_that_wrote_nothing_is_not_asked_about() -> None:
     assert divergence(position_of(10, 0, follower), 20, leader) is None
 
 
-def test_a_prefix_does_not_diverge() -> None:
+def test_prefix_does_not_diverge() -> None:
     leader = LeaderEpochs([(1, 0), (3, 7)])
     assert divergence(Position(7, 1), 20, leader) is None
     assert divergence(Position(9, 3), 20, leader) is None
 
 
-def test_a_longer_epoch_and_an_unknown_epoch_diverge() -> None:
+def test_longer_epoch_and_an_unknown_epoch_diverge() -> None:
     leader = LeaderEpochs([(1, 0), (3, 7)])
     longer = divergence(Position(9, 1), 20, leader)
     assert longer is not None
@@ -80,12 +80,12 @@ def test_a_longer_epoch_and_an_unknown_epoch_diverge() -> None:
     assert (unknown.epoch, unknown.end_offset) == (1, 7)
 
 
-def test_a_follower_of_what_was_deleted_begins_anew_where_the_leader_begins() -> None:
+def test_follower_of_what_was_deleted_begins_anew_where_the_leader_begins() -> None:
     behind = answer(ErrorCode.OFFSET_OUT_OF_RANGE, watermark=90, start=50)
     assert next_step(behind, 10, LeaderEpochs([(1, 0)])) == TruncateFully(50)
 
 
-def test_a_leader_that_does_not_lead_is_fetched_from_again_when_metadata_changes() -> None:
+def test_leader_that_does_not_lead_is_fetched_from_again_when_metadata_changes() -> None:
     for error in (
         ErrorCode.FENCED_LEADER_EPOCH,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -121,7 +121,7 @@ def _epochs(log: list[int]) -> LeaderEpochs:
 
 @settings(max_examples=300, deadline=None)
 @given(HISTORIES, st.integers(0, 9), st.integers(0, 12))
-def test_a_follower_always_ends_as_a_prefix_and_keeps_what_is_common(
+def test_follower_always_ends_as_a_prefix_and_keeps_what_is_common(
     elections: list[tuple[int, int, int]], which: int, length: int
 ) -> None:
     logs = _histories(elections)

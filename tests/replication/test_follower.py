@@ -48,7 +48,7 @@ class Pair:
 # --- copying
 
 
-def test_a_follower_copies_everything_and_then_what_comes() -> None:
+def test_follower_copies_everything_and_then_what_comes() -> None:
     pair = Pair()
     pair.leader.put(*range(5))
     pair.follow()
@@ -62,7 +62,7 @@ def test_a_follower_copies_everything_and_then_what_comes() -> None:
     pair.room.close()
 
 
-def test_the_leader_hears_of_a_record_only_when_the_follower_has_synced_it() -> None:
+def test_leader_hears_of_a_record_only_when_the_follower_has_synced_it() -> None:
     pair = Pair(sync_ms=50)
     pair.follow()
     pair.room.pass_time(10)
@@ -76,7 +76,7 @@ def test_the_leader_hears_of_a_record_only_when_the_follower_has_synced_it() -> 
     pair.room.close()
 
 
-def test_a_topic_that_does_not_sync_before_ack_is_acknowledged_at_once() -> None:
+def test_topic_that_does_not_sync_before_ack_is_acknowledged_at_once() -> None:
     pair = Pair(log=LogSettings(sync_before_ack=False, flush_ms=1000), sync_ms=50)
     pair.follow()
     pair.room.pass_time(10)
@@ -109,7 +109,7 @@ def test_one_round_trip_and_one_sync_acknowledge_a_record() -> None:
     pair.room.close()
 
 
-def test_a_request_names_only_what_changed() -> None:
+def test_request_names_only_what_changed() -> None:
     pair = Pair()
     others = [pair.beside(f"quiet{number}") for number in range(10)]
     pair.follow()
@@ -124,7 +124,7 @@ def test_a_request_names_only_what_changed() -> None:
     pair.room.close()
 
 
-def test_a_log_start_that_moved_is_taken_over_and_the_leader_is_told() -> None:
+def test_log_start_that_moved_is_taken_over_and_the_leader_is_told() -> None:
     pair = Pair()
     pair.leader.put(*range(4))
     pair.follow()
@@ -157,7 +157,7 @@ def _is_committed(leader: Copy, end: int) -> bool:
     return leader.log.high_watermark >= end
 
 
-def test_a_slow_sync_of_one_partition_does_not_hold_up_another() -> None:
+def test_slow_sync_of_one_partition_does_not_hold_up_another() -> None:
     pair = Pair()
     leader, follower = pair.beside()
     pair.two.disk.slow["/u-0"] = 1000
@@ -192,7 +192,7 @@ def test_when_a_slow_sync_is_done_the_leader_hears_of_it_at_once() -> None:
     pair.room.close()
 
 
-def test_a_leader_that_does_not_release_what_was_overtaken_costs_no_more_than_another_sync() -> None:
+def test_leader_that_does_not_release_what_was_overtaken_costs_no_more_than_another_sync() -> None:
     pair = Pair()
     pair.one.server.releases_overtaken = False
     leader, follower = pair.beside()
@@ -219,7 +219,7 @@ def test_who_is_followed_anew_is_asked_for_at_once_though_a_request_waits() -> N
     pair.room.close()
 
 
-def test_a_partition_that_is_not_followed_any_more_is_forgotten_at_the_leader() -> None:
+def test_partition_that_is_not_followed_any_more_is_forgotten_at_the_leader() -> None:
     pair = Pair()
     leader, follower = pair.beside()
     pair.follow()
@@ -235,7 +235,7 @@ def test_a_partition_that_is_not_followed_any_more_is_forgotten_at_the_leader() 
     pair.room.close()
 
 
-def test_the_last_partition_takes_its_fetcher_with_it() -> None:
+def test_last_partition_takes_its_fetcher_with_it() -> None:
     pair = Pair()
     pair.follow()
     pair.room.pass_time(10)
@@ -250,7 +250,7 @@ def test_the_last_partition_takes_its_fetcher_with_it() -> None:
 # --- epochs and leaders
 
 
-def test_an_answer_of_the_old_epoch_is_not_applied_in_the_new_one() -> None:
+def test_answer_of_the_old_epoch_is_not_applied_in_the_new_one() -> None:
     pair = Pair()
     pair.room.delay_s = 0.01
     pair.leader.put(0)
@@ -264,7 +264,7 @@ def test_an_answer_of_the_old_epoch_is_not_applied_in_the_new_one() -> None:
     pair.room.close()
 
 
-def test_an_answer_is_not_applied_once_the_partition_itself_is_in_another_epoch() -> None:
+def test_answer_is_not_applied_once_the_partition_itself_is_in_another_epoch() -> None:
     """The partition changes first, and the fetchers are told after."""
     pair = Pair()
     pair.room.delay_s = 0.01
@@ -278,7 +278,7 @@ def test_an_answer_is_not_applied_once_the_partition_itself_is_in_another_epoch(
     pair.room.close()
 
 
-def test_a_partition_moves_to_its_new_leader() -> None:
+def test_partition_moves_to_its_new_leader() -> None:
     pair = Pair()
     three = pair.room.host(3)
     third = three.open()
@@ -297,7 +297,7 @@ def test_a_partition_moves_to_its_new_leader() -> None:
     pair.room.close()
 
 
-def test_a_leader_that_does_not_know_of_its_epoch_yet_is_asked_again_after_a_while() -> None:
+def test_leader_that_does_not_know_of_its_epoch_yet_is_asked_again_after_a_while() -> None:
     pair = Pair()
     pair.leader.put(0)
     pair.two.follow(pair.follower, 1, 2)
@@ -311,7 +311,7 @@ def test_a_leader_that_does_not_know_of_its_epoch_yet_is_asked_again_after_a_whi
 
 
 @pytest.mark.parametrize("error", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_ID])
-def test_a_leader_that_has_not_heard_of_a_new_partition_is_asked_again_without_news(error: ErrorCode) -> None:
+def test_leader_that_has_not_heard_of_a_new_partition_is_asked_again_without_news(error: ErrorCode) -> None:
     """The follower had the news first, and there will be no more: nobody else would make it ask again."""
     pair = Pair()
     pair.leader.put(0)
@@ -417,7 +417,7 @@ def test_who_led_and_wrote_nothing_takes_records_of_older_epochs_than_its_own(co
     pair.room.close()
 
 
-def test_a_watermark_does_not_move_before_the_log_is_cut() -> None:
+def test_watermark_does_not_move_before_the_log_is_cut() -> None:
     pair = Pair()
     pair.leader.isr = {1}
     pair.leader.put(0, 1)
@@ -432,7 +432,7 @@ def test_a_watermark_does_not_move_before_the_log_is_cut() -> None:
     pair.room.close()
 
 
-def test_a_leader_that_answers_nonsense_about_epochs_cuts_nothing() -> None:
+def test_leader_that_answers_nonsense_about_epochs_cuts_nothing() -> None:
     pair = Pair()
     pair.leader.put(0, 1)
     _copy_all(pair.leader, pair.follower)
@@ -451,7 +451,7 @@ def test_a_leader_that_answers_nonsense_about_epochs_cuts_nothing() -> None:
     pair.room.close()
 
 
-def test_a_follower_of_what_was_deleted_starts_over_where_the_leader_begins() -> None:
+def test_follower_of_what_was_deleted_starts_over_where_the_leader_begins() -> None:
     pair = Pair()
     pair.leader.put(*range(5))
     _copy_all_first(pair.leader, pair.follower)
@@ -470,7 +470,7 @@ def _copy_all_first(leader: Copy, follower: Copy) -> None:
     follower.log.append_as_follower(region.read(), now_ms=NOW_MS)
 
 
-def test_a_leader_that_begins_inside_of_a_batch_can_be_followed() -> None:
+def test_leader_that_begins_inside_of_a_batch_can_be_followed() -> None:
     pair = Pair()
     pair.leader.put(*range(5))
     pair.leader.log.set_high_watermark(10)
@@ -530,7 +530,7 @@ def test_one_damaged_partition_does_not_hold_up_the_others() -> None:
     pair.room.close()
 
 
-def test_a_batch_larger_than_what_is_asked_for_gets_through() -> None:
+def test_batch_larger_than_what_is_asked_for_gets_through() -> None:
     pair = Pair(settings=FetcherSettings(partition_max_bytes=100, max_bytes=100))
     pair.leader.put(0, size=5000)
     pair.follow()
@@ -538,7 +538,7 @@ def test_a_batch_larger_than_what_is_asked_for_gets_through() -> None:
     pair.room.close()
 
 
-def test_a_leader_that_cuts_off_batches_is_asked_for_more() -> None:
+def test_leader_that_cuts_off_batches_is_asked_for_more() -> None:
     pair = Pair(settings=FetcherSettings(partition_max_bytes=300, max_bytes=300))
     pair.leader.put(0, 1, size=1000)
     asked: list[int] = []
@@ -560,7 +560,7 @@ def test_a_leader_that_cuts_off_batches_is_asked_for_more() -> None:
 # --- disks
 
 
-def test_a_log_whose_disk_failed_is_left_out_and_told_of_and_the_others_go_on() -> None:
+def test_log_whose_disk_failed_is_left_out_and_told_of_and_the_others_go_on() -> None:
     pair = Pair()
     leader, follower = pair.beside()
     pair.follow()
@@ -580,7 +580,7 @@ def test_a_log_whose_disk_failed_is_left_out_and_told_of_and_the_others_go_on() 
     pair.room.close()
 
 
-def test_a_full_disk_is_tried_again_after_a_while() -> None:
+def test_full_disk_is_tried_again_after_a_while() -> None:
     pair = Pair()
     pair.follow()
     pair.room.pass_time(10)
@@ -597,7 +597,7 @@ def test_a_full_disk_is_tried_again_after_a_while() -> None:
 # --- links and sessions
 
 
-def test_a_lost_link_is_opened_again_with_a_new_session() -> None:
+def test_lost_link_is_opened_again_with_a_new_session() -> None:
     pair = Pair()
     pair.leader.put(0)
     pair.follow()
@@ -628,7 +628,7 @@ def test_news_of_a_leader_that_was_out_of_reach_is_acted_upon_at_once() -> None:
     pair.room.close()
 
 
-def test_a_leader_that_nobody_knows_is_tried_until_it_is_known_or_not_followed_any_more() -> None:
+def test_leader_that_nobody_knows_is_tried_until_it_is_known_or_not_followed_any_more() -> None:
     pair = Pair()
     pair.two.follow(pair.follower, 99, 1)
     pair.room.pass_time(1000)
@@ -639,7 +639,7 @@ def test_a_leader_that_nobody_knows_is_tried_until_it_is_known_or_not_followed_a
     pair.room.close()
 
 
-def test_a_leader_that_forgot_the_session_is_told_everything_at_once() -> None:
+def test_leader_that_forgot_the_session_is_told_everything_at_once() -> None:
     pair = Pair()
     leader, follower = pair.beside()
     pair.follow()
@@ -653,7 +653,7 @@ def test_a_leader_that_forgot_the_session_is_told_everything_at_once() -> None:
     pair.room.close()
 
 
-def test_a_leader_without_sessions_is_followed_and_not_asked_without_end() -> None:
+def test_leader_without_sessions_is_followed_and_not_asked_without_end() -> None:
     pair = Pair()
     pair.one.server.keeps_sessions = False
     pair.follow()
@@ -665,7 +665,7 @@ def test_a_leader_without_sessions_is_followed_and_not_asked_without_end() -> No
     pair.room.close()
 
 
-def test_a_restarted_leader_is_followed_in_its_next_epoch() -> None:
+def test_restarted_leader_is_followed_in_its_next_epoch() -> None:
     pair = Pair()
     pair.leader.put(0, 1)
     pair.follow()
@@ -684,7 +684,7 @@ def test_a_restarted_leader_is_followed_in_its_next_epoch() -> None:
     pair.room.close()
 
 
-def test_the_replica_and_its_life_are_named_in_every_request() -> None:
+def test_replica_and_its_life_are_named_in_every_request() -> None:
     pair = Pair()
     pair.follow()
     pair.room.pass_time(2000)
@@ -712,7 +712,7 @@ def test_after_close_nothing_is_asked_or_appended() -> None:
         pair.follow()
 
 
-def test_the_same_story_is_told_the_same_way_every_time() -> None:
+def test_same_story_is_told_the_same_way_every_time() -> None:
     def story() -> list[object]:
         pair = Pair()
         copies = [pair.beside(f"topic{number}") for number in range(8)]
@@ -731,7 +731,7 @@ def test_the_same_story_is_told_the_same_way_every_time() -> None:
     assert story() == story()
 
 
-def test_an_error_in_taking_an_answer_is_told_and_does_not_end_the_following(
+def test_error_in_taking_an_answer_is_told_and_does_not_end_the_following(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pair = Pair()

@@ -49,7 +49,7 @@ def test_damage_that_the_cluster_knows_of_is_cut_and_copied_anew(ends_log: bool)
     story.room.close()
 
 
-def test_a_leader_that_does_not_know_this_life_yet_proves_nothing() -> None:
+def test_leader_that_does_not_know_this_life_yet_proves_nothing() -> None:
     story = Damaged(is_reported=True)
     story.leader.refusals = [ErrorCode.STALE_BROKER_EPOCH] * 3
     size = story.files.size_of(story.follower.log.active.path)

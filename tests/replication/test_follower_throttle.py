@@ -8,7 +8,7 @@ from tests.replication.fetch_stories import Room, content
 from penstock.replication.follower import UNLIMITED, FetcherSettings, Pause, Throttle
 
 
-def test_a_second_in_advance_is_free_and_the_rest_is_paid_off_by_time() -> None:
+def test_second_in_advance_is_free_and_the_rest_is_paid_off_by_time() -> None:
     throttle = Throttle(1000, lambda topic, index: True)
     assert throttle.delay_ms(0) == 0
     throttle.add(3000, 0)
@@ -17,7 +17,7 @@ def test_a_second_in_advance_is_free_and_the_rest_is_paid_off_by_time() -> None:
     assert throttle.delay_ms(2000) == 0
 
 
-def test_a_long_silence_saves_up_no_more_than_a_second() -> None:
+def test_long_silence_saves_up_no_more_than_a_second() -> None:
     throttle = Throttle(1000, lambda topic, index: True)
     throttle.add(1, 1_000_000)
     throttle.add(2000, 1_000_000)
@@ -35,7 +35,7 @@ def test_another_rate_counts_from_then_on() -> None:
 
 
 @pytest.mark.parametrize("rate", [0, -5, float("nan")])
-def test_a_rate_that_lets_nothing_through_is_refused(rate: float) -> None:
+def test_rate_that_lets_nothing_through_is_refused(rate: float) -> None:
     with pytest.raises(ValueError, match="positive"):
         Throttle(rate, lambda topic, index: True)
     with pytest.raises(ValueError, match="positive"):
@@ -45,7 +45,7 @@ def test_a_rate_that_lets_nothing_through_is_refused(rate: float) -> None:
 SMALL = FetcherSettings(partition_max_bytes=1000, max_bytes=10_000)
 
 
-def test_a_throttled_partition_is_copied_at_the_rate_and_the_others_at_full_speed() -> None:
+def test_throttled_partition_is_copied_at_the_rate_and_the_others_at_full_speed() -> None:
     room = Room()
     one, two = room.host(1), room.host(2, settings=SMALL, throttle=Throttle(10_000, lambda topic, index: topic == "t"))
     moved, kept = one.open("t"), one.open("u")
@@ -64,7 +64,7 @@ def test_a_throttled_partition_is_copied_at_the_rate_and_the_others_at_full_spee
     room.close()
 
 
-def test_a_replica_in_sync_is_never_throttled() -> None:
+def test_replica_in_sync_is_never_throttled() -> None:
     """Else the throttle would throw it out of the ISR, and the move would never end."""
     room = Room()
     throttle = Throttle(1000, lambda topic, index: True)

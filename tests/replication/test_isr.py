@@ -22,7 +22,7 @@ def asks(leadership: Leadership, broker: int, offset: int, end: int, now_ms: flo
     return leadership.fetched(broker, KNOWN[broker], offset, end, KNOWN, now_ms)
 
 
-def test_the_watermark_is_the_smallest_log_end_in_sync() -> None:
+def test_watermark_is_the_smallest_log_end_in_sync() -> None:
     partition = leading()
     asks(partition, 2, 8, 10)
     assert partition.advance(10) == 0, "3 has not said anything yet"
@@ -30,11 +30,11 @@ def test_the_watermark_is_the_smallest_log_end_in_sync() -> None:
     assert partition.advance(10) == 8
 
 
-def test_a_leader_alone_in_sync_follows_its_own_log() -> None:
+def test_leader_alone_in_sync_follows_its_own_log() -> None:
     assert leading(isr=(1,)).advance(10) == 10
 
 
-def test_the_watermark_never_goes_back() -> None:
+def test_watermark_never_goes_back() -> None:
     partition = leading(watermark=9)
     asks(partition, 2, 3, 10)
     asks(partition, 3, 3, 10)
@@ -50,13 +50,13 @@ def test_last_replica_standing_too_few_in_sync_commit_nothing() -> None:
     assert partition.advance(10) == 10
 
 
-def test_a_partition_with_fewer_replicas_than_demanded_goes_by_those_it_has() -> None:
+def test_partition_with_fewer_replicas_than_demanded_goes_by_those_it_has() -> None:
     partition = leading(isr=(1,), minimum=2)
     partition.settled((1,), (1,), 8, 0)
     assert partition.advance(10) == 10
 
 
-def test_a_follower_behind_leaves_after_the_lag_and_counts_until_the_answer_comes() -> None:
+def test_follower_behind_leaves_after_the_lag_and_counts_until_the_answer_comes() -> None:
     partition = leading()
     asks(partition, 2, 10, 10)
     asks(partition, 3, 4, 10)
@@ -73,7 +73,7 @@ def test_a_follower_behind_leaves_after_the_lag_and_counts_until_the_answer_come
     assert partition.advance(10) == 10
 
 
-def test_a_follower_one_round_trip_behind_a_busy_leader_is_in_time() -> None:
+def test_follower_one_round_trip_behind_a_busy_leader_is_in_time() -> None:
     """It never reaches the end, which moves on, but always has what there was when it asked before."""
     partition = leading(isr=(1, 2))
     end = 0
@@ -83,7 +83,7 @@ def test_a_follower_one_round_trip_behind_a_busy_leader_is_in_time() -> None:
     assert partition.propose(end, KNOWN, LAG_MS, 5000) is None
 
 
-def test_a_follower_that_stopped_asking_leaves_unless_there_is_nothing_to_ask_for() -> None:
+def test_follower_that_stopped_asking_leaves_unless_there_is_nothing_to_ask_for() -> None:
     partition = leading(isr=(1, 2))
     asks(partition, 2, 10, 10)
     assert partition.propose(10, KNOWN, LAG_MS, 10 * LAG_MS) is None
@@ -104,7 +104,7 @@ def test_kip_497_a_replica_that_is_about_to_join_holds_the_watermark() -> None:
     assert partition.insync_replicas == 2, "it does not count for acks=all before it is in"
 
 
-def test_a_replica_joins_only_at_the_watermark_and_the_start_of_the_epoch() -> None:
+def test_replica_joins_only_at_the_watermark_and_the_start_of_the_epoch() -> None:
     """hachikuji/kafka-specification: below the epoch's start it may hold what was never committed."""
     partition = leading(isr=(1, 2), start=8, watermark=5)
     asks(partition, 2, 10, 10)
@@ -114,7 +114,7 @@ def test_a_replica_joins_only_at_the_watermark_and_the_start_of_the_epoch() -> N
     assert partition.propose(10, KNOWN, LAG_MS, 2) is not None
 
 
-def test_kip_903_a_broker_that_came_back_must_speak_again() -> None:
+def test_kip_903_restarted_follower_must_fetch_again_to_count() -> None:
     partition = leading(isr=(1, 2, 3))
     asks(partition, 2, 10, 10)
     asks(partition, 3, 10, 10)
@@ -136,11 +136,11 @@ def test_kip_841_a_broker_that_the_cluster_does_not_know_joins_nothing() -> None
     assert partition.propose(10, gone, LAG_MS, 1) is None
 
 
-def test_a_stranger_is_not_heard() -> None:
+def test_broker_that_is_not_a_replica_does_not_count() -> None:
     assert not leading().fetched(9, 109, 10, 10, {**KNOWN, 9: 109}, 0)
 
 
-def test_a_refusal_for_certain_ends_the_pending_change_and_another_may_be_asked_for() -> None:
+def test_definite_rejection_ends_the_pending_change() -> None:
     partition = leading(isr=(1, 2), watermark=5)
     asks(partition, 2, 10, 10)
     asks(partition, 3, 6, 10)
@@ -151,7 +151,7 @@ def test_a_refusal_for_certain_ends_the_pending_change_and_another_may_be_asked_
     assert partition.propose(10, KNOWN, LAG_MS, 2) is not None
 
 
-def test_a_lost_answer_leaves_the_change_counting_until_the_state_comes() -> None:
+def test_lost_answer_leaves_the_change_counting_until_the_state_comes() -> None:
     partition = leading(isr=(1, 2), watermark=5)
     asks(partition, 2, 10, 10)
     asks(partition, 3, 6, 10)
@@ -167,13 +167,13 @@ def test_a_lost_answer_leaves_the_change_counting_until_the_state_comes() -> Non
     assert partition.advance(10) == 10
 
 
-def test_an_older_state_changes_nothing() -> None:
+def test_older_state_changes_nothing() -> None:
     partition = leading(isr=(1, 2))
     assert not partition.settled((1, 2, 3), (1,), 6, 0)
     assert partition.isr == (1, 2)
 
 
-def test_a_replica_that_was_taken_away_holds_nobody_up() -> None:
+def test_removed_replica_does_not_hold_back_the_high_watermark() -> None:
     partition = leading(isr=(1, 2, 3))
     asks(partition, 2, 10, 10)
     partition.settled((1, 2), (1, 2), 8, 0)
@@ -187,7 +187,7 @@ MOVES = st.lists(st.tuples(KINDS, st.integers(2, 3), st.integers(0, 30)), max_si
 
 @settings(max_examples=200, deadline=None)
 @given(MOVES, st.integers(1, 3))
-def test_whatever_happens_the_watermark_is_on_everybody_who_may_lead(
+def test_every_eligible_leader_has_everything_below_the_high_watermark(
     moves: list[tuple[str, int, int]], least: int
 ) -> None:
     partition = leading(minimum=least)

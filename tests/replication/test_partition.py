@@ -67,11 +67,11 @@ class Reader:
         (6, ErrorCode.UNKNOWN_LEADER_EPOCH),
     ],
 )
-def test_who_believes_in_another_leader_is_told_which_way_he_errs(believed: int, answer: ErrorCode) -> None:
+def test_reader_with_another_leader_epoch_gets_the_right_error(believed: int, answer: ErrorCode) -> None:
     assert alone(5).partition.check_epoch(believed) == answer
 
 
-def test_a_role_from_before_changes_nothing() -> None:
+def test_role_from_before_changes_nothing() -> None:
     host = Host(1)
     host.take(cluster(1, 5, version=3))
     partition = host.partition
@@ -81,20 +81,20 @@ def test_a_role_from_before_changes_nothing() -> None:
     assert partition.insync_replicas == 3
 
 
-def test_a_leader_notes_its_epoch_before_it_writes_in_it_unless_it_is_alone() -> None:
+def test_leader_notes_its_epoch_before_it_writes_in_it_unless_it_is_alone() -> None:
     """KAFKA-10706, KAFKA-15510: a follower must find the epoch, though nothing was written in it."""
     leader, *_ = three()
     assert leader.partition.log.epochs.latest_epoch == 5
     assert alone(5).partition.log.epochs.latest_epoch == -1, "nobody asks, and a file less is written"
 
 
-def test_an_epoch_is_noted_when_a_replica_is_added_to_one_that_was_alone() -> None:
+def test_epoch_is_noted_when_a_replica_is_added_to_one_that_was_alone() -> None:
     host = alone(5)
     host.take(cluster(1, 5, replicas=(1, 2), isr=(1,), version=1))
     assert host.partition.log.epochs.latest_epoch == 5
 
 
-def test_who_waits_for_a_commit_of_a_leader_that_is_none_any_more_is_told_so() -> None:
+def test_producer_waiting_for_a_former_leader_gets_not_leader() -> None:
     leader, *_ = three()
     waiting, reader = leader.append(b"a"), Reader()
     leader.partition.watch(reader)
@@ -108,7 +108,7 @@ def test_who_waits_for_a_commit_of_a_leader_that_is_none_any_more_is_told_so() -
     assert isinstance(later.answers[0], NotLeaderError)
 
 
-def test_a_leader_that_goes_on_in_a_new_epoch_keeps_its_producers_waiting() -> None:
+def test_leader_that_goes_on_in_a_new_epoch_keeps_its_producers_waiting() -> None:
     leader, second, _ = three()
     waiting = leader.append(b"a")
     for host in (leader, second):
@@ -119,7 +119,7 @@ def test_a_leader_that_goes_on_in_a_new_epoch_keeps_its_producers_waiting() -> N
     assert waiting.is_good
 
 
-def test_what_was_truncated_is_no_error_of_the_next_leadership() -> None:
+def test_truncated_records_are_not_an_error_of_the_next_leadership() -> None:
     """A sync that a cut overtook must not be told to producers who came later."""
     host = Host(1)
     host.take(cluster(1, 5))
@@ -136,7 +136,7 @@ def test_what_was_truncated_is_no_error_of_the_next_leadership() -> None:
 # --- readers
 
 
-def test_readers_hear_of_records_when_they_may_read_them() -> None:
+def test_readers_are_woken_when_records_become_visible() -> None:
     host, reader = alone(), Reader()
     host.workers.is_held = True
     host.partition.watch(reader)
@@ -149,7 +149,7 @@ def test_readers_hear_of_records_when_they_may_read_them() -> None:
     assert len(reader.heard) == 1
 
 
-def test_where_nobody_waits_for_syncs_readers_see_records_at_once() -> None:
+def test_topic_with_a_flush_policy_shows_records_at_once() -> None:
     host, reader = alone(rules=TopicRules(LogSettings(sync_before_ack=False))), Reader()
     host.workers.is_held = True
     host.partition.watch(reader)
@@ -157,13 +157,13 @@ def test_where_nobody_waits_for_syncs_readers_see_records_at_once() -> None:
     assert reader.heard == [("grown", 1)]
 
 
-def test_records_that_nobody_waits_for_are_synced_and_shown_too() -> None:
+def test_records_without_acks_are_synced_and_become_visible() -> None:
     host = alone()
     host.append(b"v", acks_all=False)
     assert host.partition.log.high_watermark == 1
 
 
-def test_followers_hear_of_records_at_once_and_of_the_watermark() -> None:
+def test_followers_are_woken_by_appends_and_by_the_high_watermark() -> None:
     leader, second, third = three()
     consumer, follower = Reader(), Reader()
     leader.partition.watch(consumer)
@@ -176,7 +176,7 @@ def test_followers_hear_of_records_at_once_and_of_the_watermark() -> None:
     assert (consumer.heard, follower.heard) == ([("grown", 1)], [("grown", 0), ("moved", 1)])
 
 
-def test_a_reader_is_told_how_many_bytes_were_committed_together() -> None:
+def test_reader_gets_the_number_of_bytes_committed_together() -> None:
     class Sizes(Reader):
         def grown(self, partition: Partition, size: int) -> None:
             sizes.append(size)
@@ -190,7 +190,7 @@ def test_a_reader_is_told_how_many_bytes_were_committed_together() -> None:
     assert sum(sizes) == host.partition.log.size
 
 
-def test_a_retry_wakes_nobody() -> None:
+def test_retry_wakes_no_reader() -> None:
     host, reader = alone(), Reader()
     batch = encode_batch([(1, b"k", b"v", ())], producer_id=7, producer_epoch=0, base_sequence=0)
     first = host.partition.append(bytes(batch), now_ms=5)
@@ -201,7 +201,7 @@ def test_a_retry_wakes_nobody() -> None:
     assert reader.heard == []
 
 
-def test_a_partition_that_goes_tells_whoever_waits_for_it() -> None:
+def test_removed_partition_answers_its_waiters() -> None:
     host, reader, follower = alone(), Reader(), Reader()
     host.partition.watch(reader)
     host.partition.watch_end(follower)
@@ -241,7 +241,7 @@ def test_producers_are_answered_in_the_order_of_their_records_a_retry_included()
     assert order == ["first", "again", "second"]
 
 
-def test_a_commit_that_takes_too_long_is_told_so_and_the_others_wait_on() -> None:
+def test_commit_that_takes_too_long_times_out_and_others_keep_waiting() -> None:
     leader, second, third = three()
     early = leader.append(b"a")
     leader.timers.pass_time(600)
@@ -267,7 +267,7 @@ def test_leader_loses_followers_then_rejects_acks_all() -> None:
     assert leader.partition.log.high_watermark == 0, "KIP-966: what one replica has alone is not committed"
 
 
-def test_what_follows_a_first_batch_that_was_refused_does_not_go_before_it() -> None:
+def test_batch_after_a_rejected_first_batch_is_out_of_order() -> None:
     leader, *_ = three(minimum=2)
 
     def write(sequence: int, *, producer: int = 7, epoch: int = 0) -> int:
@@ -289,7 +289,7 @@ def test_what_follows_a_first_batch_that_was_refused_does_not_go_before_it() -> 
     assert [write(0), write(1), write(2)] == [4, 5, 6]
 
 
-def test_a_refusal_is_forgotten_when_another_leads_and_after_a_while() -> None:
+def test_rejected_sequences_are_forgotten_with_the_leadership_and_after_a_while() -> None:
     for change in ("epoch", "time", "renumbered"):
         leader, *_ = three(minimum=2)
         leader.take(cluster(1, 5, isr=(1,), version=1))
@@ -303,7 +303,7 @@ def test_a_refusal_is_forgotten_when_another_leads_and_after_a_while() -> None:
         assert not leader.partition._rejected
 
 
-def test_more_replicas_demanded_than_are_in_sync_refuse_whoever_waits() -> None:
+def test_higher_minimum_fails_waiting_producers() -> None:
     leader, *_ = three()
     leader.take(cluster(1, 5, isr=(1, 2), version=1))
     waiting = leader.append(b"a")
@@ -312,7 +312,7 @@ def test_more_replicas_demanded_than_are_in_sync_refuse_whoever_waits() -> None:
     assert isinstance(waiting.answers[0], NotEnoughReplicasAfterAppend)
 
 
-def test_a_sync_that_fails_is_told_to_producers_and_readers() -> None:
+def test_failed_sync_is_reported_to_producers_and_readers() -> None:
     host, reader = alone(), Reader()
     host.append(b"a")
     host.partition.watch(reader)
@@ -323,7 +323,7 @@ def test_a_sync_that_fails_is_told_to_producers_and_readers() -> None:
     assert host.partition.log.high_watermark == 1
 
 
-def test_a_retry_of_what_was_never_synced_asks_for_the_sync_again() -> None:
+def test_retry_of_unsynced_records_requests_the_sync_again() -> None:
     host = alone()
     batch = encode_batch([(1, b"k", b"v", ())], producer_id=7, producer_epoch=0, base_sequence=0)
     host.files.operations.hook = lambda operation: (
@@ -339,7 +339,7 @@ def test_a_retry_of_what_was_never_synced_asks_for_the_sync_again() -> None:
     assert taken.is_good
 
 
-def test_what_somebody_else_synced_meanwhile_is_durable_and_not_truncated() -> None:
+def test_records_synced_by_another_request_are_durable() -> None:
     """A sync that is put off to the end of the turn finds nothing left to do."""
     host, later = alone(), list[Callable[[], None]]()
     prompt = InlineSync(InlineWorkers(), later.append)
@@ -358,7 +358,7 @@ def test_what_somebody_else_synced_meanwhile_is_durable_and_not_truncated() -> N
 # --- followers that ask
 
 
-def test_a_follower_is_heard_only_as_a_replica_under_the_epoch_that_the_cluster_knows() -> None:
+def test_follower_counts_only_as_a_replica_under_its_registered_epoch() -> None:
     leader, second, _ = three()
     leader.append(b"a")
     ask = leader.partition.fetched_by
@@ -371,7 +371,7 @@ def test_a_follower_is_heard_only_as_a_replica_under_the_epoch_that_the_cluster_
     assert leader.partition.leadership.log_end_of(2) == -1
 
 
-def test_a_broker_that_came_back_must_speak_again_and_is_roused() -> None:
+def test_restarted_follower_is_woken_to_fetch_again() -> None:
     leader, second, third = three()
     for _ in range(2):
         second.fetch_from(leader)
@@ -390,7 +390,7 @@ def test_a_broker_that_came_back_must_speak_again_and_is_roused() -> None:
     assert waiting.is_good
 
 
-def test_a_follower_takes_over_watermark_and_start_as_far_as_its_log_goes() -> None:
+def test_follower_takes_over_watermark_and_start_as_far_as_its_log_goes() -> None:
     leader, second, third = three()
     leader.append(b"a")
     leader.append(b"b")
@@ -404,7 +404,7 @@ def test_a_follower_takes_over_watermark_and_start_as_far_as_its_log_goes() -> N
     assert (second.partition.log.high_watermark, second.partition.log.log_start_offset) == (2, 2)
 
 
-def test_a_new_leader_is_unsettled_until_its_followers_have_what_it_has() -> None:
+def test_new_leader_is_unsettled_until_its_followers_have_its_log() -> None:
     """KIP-207: its watermark may be behind that of its predecessor, so it names no end yet."""
     leader, second, third = three()
     leader.append(b"a")

@@ -35,7 +35,7 @@ def settle(leader: Host, *followers: Host) -> None:
 # --- from image to roles
 
 
-def test_an_image_says_what_is_led_followed_and_gone() -> None:
+def test_image_decides_leaders_followers_and_removed_partitions() -> None:
     host = Host(1)
     host.take(cluster(1, 5))
     assert ([each.index for each in host.changed.leaders], host.changed.followers, host.changed.removed) == (
@@ -62,7 +62,7 @@ def test_partitions_of_others_are_no_business_of_this_broker() -> None:
     assert not host.logs.holds(TOPIC, 0)
 
 
-def test_a_topic_that_is_marked_for_deletion_goes_at_once_and_does_not_come_back() -> None:
+def test_topic_that_is_marked_for_deletion_goes_at_once_and_does_not_come_back() -> None:
     host = Host(1)
     image = cluster(1, 5)
     host.take(image)
@@ -73,7 +73,7 @@ def test_a_topic_that_is_marked_for_deletion_goes_at_once_and_does_not_come_back
     assert not host.logs.holds(TOPIC, 0)
 
 
-def test_a_topic_deleted_and_made_again_in_one_image_begins_empty() -> None:
+def test_topic_deleted_and_made_again_in_one_image_begins_empty() -> None:
     host = Host(1)
     image = cluster(1, 5, replicas=(1,), isr=(1,))
     host.take(image)
@@ -84,7 +84,7 @@ def test_a_topic_deleted_and_made_again_in_one_image_begins_empty() -> None:
     assert host.values() == []
 
 
-def test_a_log_that_cannot_be_had_leaves_only_its_partition_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_that_cannot_be_created_leaves_out_only_its_partition(caplog: pytest.LogCaptureFixture) -> None:
     host = Host(1)
     host.take(ClusterImage(cluster_id="c"))
     host.files.operations.fail("make_folder", 28)
@@ -93,7 +93,7 @@ def test_a_log_that_cannot_be_had_leaves_only_its_partition_out(caplog: pytest.L
     assert "partition offline: partition=t-0" in caplog.text
 
 
-def test_a_partition_for_which_there_was_no_room_is_taken_up_when_there_is() -> None:
+def test_partition_for_which_there_was_no_room_is_taken_up_when_there_is() -> None:
     host = Host(1)
     host.take(ClusterImage(cluster_id="c"))
     host.files.operations.fail("make_folder", 28)
@@ -106,7 +106,7 @@ def test_a_partition_for_which_there_was_no_room_is_taken_up_when_there_is() -> 
     assert host.replicas.retry(host.image).leaders == []
 
 
-def test_a_partition_for_which_there_was_no_room_and_which_is_gone_since_is_left_alone() -> None:
+def test_partition_that_is_gone_is_not_retried() -> None:
     host = Host(1)
     host.take(ClusterImage(cluster_id="c"))
     host.files.operations.fail("make_folder", 28)
@@ -116,7 +116,7 @@ def test_a_partition_for_which_there_was_no_room_and_which_is_gone_since_is_left
     assert not host.logs.holds(TOPIC, 0)
 
 
-def test_a_restart_of_one_that_is_alone_shows_what_is_durable_and_then_the_rest() -> None:
+def test_restarted_single_replica_shows_durable_records_first() -> None:
     host = Host(1)
     image = cluster(1, 5, replicas=(1,), isr=(1,))
     host.take(image)
@@ -133,7 +133,7 @@ def test_a_restart_of_one_that_is_alone_shows_what_is_durable_and_then_the_rest(
     assert again.partition.is_settled
 
 
-def test_an_end_that_only_this_broker_answers_for_is_waited_for() -> None:
+def test_end_that_only_this_broker_answers_for_is_waited_for() -> None:
     alone, leader = Host(1), Host(1)
     alone.take(cluster(1, 5, replicas=(1,), isr=(1,)))
     leader.take(cluster(1, 5))
@@ -147,7 +147,7 @@ def test_an_end_that_only_this_broker_answers_for_is_waited_for() -> None:
     assert heard == ["leader", "alone"]
 
 
-def test_what_nobody_waits_for_is_shown_at_once_but_never_ahead_of_what_somebody_waits_for() -> None:
+def test_records_without_acks_are_visible_at_once_but_never_before_records_that_are_waited_for() -> None:
     host = Host(1)
     host.take(cluster(1, 5, replicas=(1,), isr=(1,)))
     host.workers.is_held = True
@@ -214,7 +214,7 @@ def test_two_fast_failovers_and_the_logs_are_one_again() -> None:
     ] * 2
 
 
-def test_an_epoch_in_which_nothing_was_written_does_not_wedge_the_one_who_led_in_it() -> None:
+def test_epoch_without_records_does_not_block_its_leader() -> None:
     """KAFKA-10706: its last epoch is unknown to the next leader, though their logs are the same."""
     first, second, third = three(UNSYNCED)
     first.append(b"a")
@@ -228,7 +228,7 @@ def test_an_epoch_in_which_nothing_was_written_does_not_wedge_the_one_who_led_in
     assert second.partition.log.epochs.entries == third.partition.log.epochs.entries
 
 
-def test_one_who_led_and_wrote_nothing_copies_what_was_written_before_it_led() -> None:
+def test_leader_that_wrote_nothing_copies_earlier_records_as_a_follower() -> None:
     """Its log is empty, and its epoch is later than the records that it gets."""
     first, second, _ = three(UNSYNCED)
     second.take(cluster(2, 6, version=1))
@@ -240,7 +240,7 @@ def test_one_who_led_and_wrote_nothing_copies_what_was_written_before_it_led() -
     assert first.values() == [b"of epoch 6"]
 
 
-def test_a_follower_that_lost_its_tail_with_the_power_gets_it_again() -> None:
+def test_follower_that_lost_its_tail_with_the_power_gets_it_again() -> None:
     leader, second, third = three(UNSYNCED)
     for number in range(5):
         leader.append(b"%d" % number)
@@ -255,7 +255,7 @@ def test_a_follower_that_lost_its_tail_with_the_power_gets_it_again() -> None:
     assert second.values() == leader.values()
 
 
-def test_a_follower_too_far_behind_starts_over_where_the_leader_begins() -> None:
+def test_follower_too_far_behind_starts_over_where_the_leader_begins() -> None:
     leader, second, third = three(UNSYNCED)
     leader.take(cluster(1, 5, isr=(1, 3), version=1))
     for number in range(5):
@@ -268,7 +268,7 @@ def test_a_follower_too_far_behind_starts_over_where_the_leader_begins() -> None
     assert second.values() == leader.values() == [b"3", b"4"]
 
 
-def test_a_bit_flipped_at_the_leader_is_not_replicated() -> None:
+def test_bit_flipped_at_the_leader_is_not_replicated() -> None:
     leader, second, _ = three(UNSYNCED)
     leader.append(b"a" * 100)
     path = leader.partition.log.active.path
@@ -278,7 +278,7 @@ def test_a_bit_flipped_at_the_leader_is_not_replicated() -> None:
     assert second.values() == []
 
 
-def test_a_follower_in_another_epoch_is_not_served() -> None:
+def test_follower_in_another_epoch_is_not_served() -> None:
     leader, second, third = three()
     second.take(cluster(3, 6, version=1))
     assert isinstance(second.fetch_from(leader), Hold)
@@ -286,7 +286,7 @@ def test_a_follower_in_another_epoch_is_not_served() -> None:
     assert isinstance(third.fetch_from(leader), Hold)
 
 
-def test_a_leader_is_not_appended_to_by_an_answer_that_came_late() -> None:
+def test_late_fetch_response_is_not_appended_to_a_leader() -> None:
     leader, second, _ = three(UNSYNCED)
     leader.append(b"a")
     region = leader.partition.log.read(0, 1 << 20)
@@ -300,7 +300,7 @@ def test_a_leader_is_not_appended_to_by_an_answer_that_came_late() -> None:
 # --- reading nearby
 
 
-def test_a_consumer_is_sent_to_the_replica_in_its_rack_that_has_what_it_wants() -> None:
+def test_consumer_is_sent_to_the_replica_in_its_rack_that_has_the_offset() -> None:
     leader, second, third = three()
     leader.append(b"a")
     settle(leader, second)

@@ -76,7 +76,7 @@ def rounds(leader: Host, *followers: Host) -> None:
             follower.fetch_from(leader)
 
 
-def test_a_slow_follower_leaves_and_its_producer_is_answered_and_it_returns() -> None:
+def test_slow_follower_leaves_and_its_producer_is_answered_and_it_returns() -> None:
     story = Story()
     rounds(story.leader, story.second, story.third)
     story.tick()
@@ -97,7 +97,7 @@ def test_a_slow_follower_leaves_and_its_producer_is_answered_and_it_returns() ->
     assert (story.manager.shrinks, story.manager.expansions) == (1, 1)
 
 
-def test_a_quiet_partition_loses_nobody_when_it_is_written_to_again() -> None:
+def test_idle_partition_keeps_its_isr_when_it_is_written_to_again() -> None:
     """A follower at the end of a quiet log asks for nothing; that is no lag when there is more at last."""
     story = Story()
     rounds(story.leader, story.second, story.third)
@@ -110,7 +110,7 @@ def test_a_quiet_partition_loses_nobody_when_it_is_written_to_again() -> None:
     assert story.asked == []
 
 
-def test_a_change_whose_answer_is_lost_counts_until_it_is_asked_again() -> None:
+def test_change_whose_answer_is_lost_counts_until_it_is_asked_again() -> None:
     story = Story(isr=(1, 2))
     story.is_dumb = True
     rounds(story.leader, story.second, story.third)
@@ -128,7 +128,7 @@ def test_a_change_whose_answer_is_lost_counts_until_it_is_asked_again() -> None:
     assert waiting.is_good
 
 
-def test_a_controller_that_never_heard_is_asked_again() -> None:
+def test_request_that_never_arrived_is_repeated() -> None:
     story = Story(isr=(1, 2))
     story.is_deaf = True
     rounds(story.leader, story.second, story.third)
@@ -166,7 +166,7 @@ def test_one_question_at_a_time() -> None:
     asyncio.run(story_of_two_ticks())
 
 
-def test_an_answer_that_comes_after_the_leadership_changes_nothing() -> None:
+def test_answer_that_comes_after_the_leadership_changes_nothing() -> None:
     async def story_of_a_late_answer() -> None:
         story = Story(isr=(1, 2))
         story.slow = asyncio.Event()
@@ -181,7 +181,7 @@ def test_an_answer_that_comes_after_the_leadership_changes_nothing() -> None:
     asyncio.run(story_of_a_late_answer())
 
 
-def test_min_insync_is_back_with_the_one_who_returns() -> None:
+def test_writes_are_accepted_again_when_a_replica_returns() -> None:
     story = Story(isr=(1,), minimum=2)
     story.leader.append(b"a", acks_all=False)
     assert story.leader.partition.log.high_watermark == 0

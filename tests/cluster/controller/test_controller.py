@@ -27,7 +27,7 @@ from penstock.cluster.tree.layout import decode_broker_epochs, encode_broker
 from penstock.wire.protocol import ErrorCode
 
 
-def test_an_old_controller_that_hears_nothing_changes_nothing() -> None:
+def test_old_controller_that_missed_its_replacement_changes_nothing() -> None:
     stage = Stage()
 
     async def story() -> None:
@@ -57,7 +57,7 @@ def test_an_old_controller_that_hears_nothing_changes_nothing() -> None:
     stage.run(story())
 
 
-def test_a_controller_whose_claim_is_taken_away_notices_by_itself() -> None:
+def test_controller_whose_claim_is_taken_away_notices_by_itself() -> None:
     stage = Stage()
 
     async def story() -> None:
@@ -71,7 +71,7 @@ def test_a_controller_whose_claim_is_taken_away_notices_by_itself() -> None:
     stage.run(story())
 
 
-def test_a_controller_whose_claim_was_ended_writes_nothing_before_it_hears_of_that() -> None:
+def test_controller_whose_claim_was_ended_writes_nothing_before_it_hears_of_that() -> None:
     stage = Stage()
 
     async def story() -> None:
@@ -87,7 +87,7 @@ def test_a_controller_whose_claim_was_ended_writes_nothing_before_it_hears_of_th
     stage.run(story())
 
 
-def test_a_controller_whose_session_ends_is_none_any_more_and_one_that_resigns_makes_room() -> None:
+def test_controller_whose_session_ends_is_none_any_more_and_one_that_resigns_makes_room() -> None:
     stage = Stage()
 
     async def story() -> None:
@@ -105,7 +105,7 @@ def test_a_controller_whose_session_ends_is_none_any_more_and_one_that_resigns_m
     stage.run(story())
 
 
-def test_a_controller_that_has_not_started_decides_nothing() -> None:
+def test_controller_that_has_not_started_decides_nothing() -> None:
     stage = Stage()
 
     async def story() -> None:
@@ -119,7 +119,7 @@ def test_a_controller_that_has_not_started_decides_nothing() -> None:
     stage.run(story())
 
 
-def test_a_leader_dies_and_another_leads_and_it_comes_back_as_a_follower() -> None:
+def test_leader_dies_and_another_leads_and_it_comes_back_as_a_follower() -> None:
     stage = Stage()
 
     async def story() -> None:
@@ -142,7 +142,7 @@ def test_a_leader_dies_and_another_leads_and_it_comes_back_as_a_follower() -> No
     stage.run(story())
 
 
-def test_a_broker_that_died_and_came_back_between_two_looks_went_and_came() -> None:
+def test_broker_restarted_between_two_reads_left_and_joined() -> None:
     stage = Stage()
 
     async def story() -> None:
@@ -186,7 +186,7 @@ def test_brokers_that_die_together_are_one_decision() -> None:
     stage.run(story())
 
 
-def test_a_death_is_dealt_with_before_what_was_asked_for_earlier() -> None:
+def test_broker_failure_is_handled_before_earlier_requests() -> None:
     stage = Stage()
 
     async def story() -> None:
@@ -212,7 +212,7 @@ def test_a_death_is_dealt_with_before_what_was_asked_for_earlier() -> None:
     stage.run(story())
 
 
-def test_a_connection_that_was_lost_meanwhile_hides_no_death() -> None:
+def test_connection_that_was_lost_meanwhile_hides_no_death() -> None:
     stage = Stage()
 
     async def story() -> None:
@@ -232,7 +232,7 @@ def test_a_connection_that_was_lost_meanwhile_hides_no_death() -> None:
 # --- lives, and what the next controller knows of them
 
 
-def test_the_next_controller_leaves_alone_who_was_dealt_with_and_deals_with_who_was_not() -> None:
+def test_next_controller_handles_only_brokers_that_were_not_handled() -> None:
     stage = Stage()
 
     async def story() -> None:
@@ -254,7 +254,7 @@ def test_the_next_controller_leaves_alone_who_was_dealt_with_and_deals_with_who_
 
 
 @pytest.mark.parametrize("ends_well", [True, False])
-def test_the_end_of_a_life_is_judged_by_the_life_that_the_controller_before_has_seen(ends_well: bool) -> None:
+def test_clean_shutdown_is_checked_against_the_epoch_of_the_previous_controller(ends_well: bool) -> None:
     stage = Stage()
 
     async def story() -> None:
@@ -270,7 +270,7 @@ def test_the_end_of_a_life_is_judged_by_the_life_that_the_controller_before_has_
     stage.run(story())
 
 
-def test_a_broker_with_other_disks_is_shown_only_when_nobody_takes_it_for_in_sync_any_more(
+def test_broker_with_a_new_disk_appears_only_when_it_has_left_every_isr(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("penstock.cluster.controller.transaction.MAX_OPERATIONS", 2)
@@ -292,7 +292,7 @@ def test_a_broker_with_other_disks_is_shown_only_when_nobody_takes_it_for_in_syn
     stage.run(story())
 
 
-def test_a_registration_that_cannot_be_read_keeps_nobody_else_from_being_dealt_with() -> None:
+def test_unreadable_registration_does_not_affect_other_brokers() -> None:
     stage = Stage()
 
     async def story() -> None:
@@ -307,7 +307,7 @@ def test_a_registration_that_cannot_be_read_keeps_nobody_else_from_being_dealt_w
     stage.run(story())
 
 
-def test_a_broker_that_tells_another_address_keeps_its_life_and_what_it_leads() -> None:
+def test_broker_with_another_address_keeps_its_epoch_and_its_leaderships() -> None:
     stage = Stage()
 
     async def story() -> None:
@@ -331,7 +331,7 @@ def test_a_broker_that_tells_another_address_keeps_its_life_and_what_it_leads() 
 # --- what brokers and administrators ask for
 
 
-def test_what_leaders_ask_for_at_the_same_time_is_stored_together() -> None:
+def test_concurrent_isr_requests_are_stored_together() -> None:
     stage = Stage()
 
     async def story() -> None:
@@ -367,7 +367,7 @@ def test_what_leaders_ask_for_at_the_same_time_is_stored_together() -> None:
     stage.run(story())
 
 
-def test_isrs_that_could_not_be_stored_are_refused_to_all_who_asked() -> None:
+def test_isr_requests_that_could_not_be_stored_all_fail() -> None:
     stage = Stage()
 
     async def story() -> None:
@@ -390,7 +390,7 @@ def test_isrs_that_could_not_be_stored_are_refused_to_all_who_asked() -> None:
     stage.run(story())
 
 
-def test_a_move_is_done_when_the_new_replica_is_in_sync_and_can_be_taken_back_before() -> None:
+def test_move_is_done_when_the_new_replica_is_in_sync_and_can_be_taken_back_before() -> None:
     stage = Stage()
 
     async def story() -> None:
@@ -413,7 +413,7 @@ def test_a_move_is_done_when_the_new_replica_is_in_sync_and_can_be_taken_back_be
     stage.run(story())
 
 
-def test_a_move_that_another_controller_began_is_ended_by_the_next() -> None:
+def test_move_that_another_controller_began_is_ended_by_the_next() -> None:
     stage = Stage()
 
     async def story() -> None:
@@ -438,7 +438,7 @@ def test_a_move_that_another_controller_began_is_ended_by_the_next() -> None:
     stage.run(story())
 
 
-def test_a_broker_that_stops_in_good_order_leads_nothing_and_is_told_what_still_needs_it() -> None:
+def test_controlled_shutdown_moves_leaders_and_returns_what_remains() -> None:
     stage = Stage()
 
     async def story() -> None:
@@ -462,7 +462,7 @@ def test_a_broker_that_stops_in_good_order_leads_nothing_and_is_told_what_still_
     stage.run(story())
 
 
-def test_leaders_go_back_to_where_they_belong_when_somebody_asks_or_in_time() -> None:
+def test_preferred_leaders_are_elected_on_request_or_by_balancing() -> None:
     stage = Stage()
 
     async def story() -> None:
@@ -492,7 +492,7 @@ def test_leaders_go_back_to_where_they_belong_when_somebody_asks_or_in_time() ->
     stage.run(story())
 
 
-def test_fewer_replicas_that_commit_make_nobody_eligible_who_left_in_the_same_write() -> None:
+def test_lower_minimum_empties_the_elr_in_the_same_write() -> None:
     stage = Stage()
 
     async def story() -> None:
@@ -518,7 +518,7 @@ def test_fewer_replicas_that_commit_make_nobody_eligible_who_left_in_the_same_wr
     stage.run(story())
 
 
-def test_an_unclean_leader_is_told_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_unclean_leader_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     stage = Stage()
 
     async def story() -> None:
@@ -542,7 +542,7 @@ def test_an_unclean_leader_is_told_in_the_log(caplog: pytest.LogCaptureFixture) 
 # --- the end of topics
 
 
-def test_a_topic_ends_when_the_last_of_its_brokers_has_removed_it_through_a_change_of_controllers() -> None:
+def test_topic_ends_when_the_last_of_its_brokers_has_removed_it_through_a_change_of_controllers() -> None:
     stage = Stage()
 
     def report(held: Held, broker_id: int, topic_id: bytes) -> None:
@@ -581,7 +581,7 @@ def test_a_topic_ends_when_the_last_of_its_brokers_has_removed_it_through_a_chan
     stage.run(story())
 
 
-def test_new_partitions_go_to_who_carries_least() -> None:
+def test_new_partitions_go_to_the_least_loaded_brokers() -> None:
     stage = Stage()
 
     async def story() -> None:

@@ -124,7 +124,7 @@ def _never_goes_back(earlier: ClusterImage, later: ClusterImage) -> None:
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_a_failover_that_was_cut_off_between_parts_is_finished_by_the_next_controller() -> None:
+def test_failover_that_was_cut_off_between_parts_is_finished_by_the_next_controller() -> None:
     for crash_at in range(3):
         stage = Stage(crash_at)
 
@@ -150,7 +150,7 @@ def test_a_failover_that_was_cut_off_between_parts_is_finished_by_the_next_contr
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_a_failover_of_which_a_part_failed_is_finished_by_the_same_controller() -> None:
+def test_failover_of_which_a_part_failed_is_finished_by_the_same_controller() -> None:
     stage = Stage()
 
     async def story() -> None:
@@ -175,7 +175,7 @@ def test_a_failover_of_which_a_part_failed_is_finished_by_the_same_controller() 
 # --- writes of which nobody knows
 
 
-def test_a_change_whose_answer_was_lost_is_found_to_be_made() -> None:
+def test_change_whose_answer_was_lost_is_found_to_be_made() -> None:
     stage = Stage()
 
     async def story() -> None:
@@ -197,7 +197,7 @@ def test_a_change_whose_answer_was_lost_is_found_to_be_made() -> None:
     stage.run(story())
 
 
-def test_a_change_that_was_lost_on_the_way_is_made_again_or_else_refused_and_can_be_asked_for_again() -> None:
+def test_lost_write_is_repeated_or_fails_and_can_be_requested_again() -> None:
     stage = Stage()
 
     async def story() -> None:
@@ -224,7 +224,7 @@ def test_a_change_that_was_lost_on_the_way_is_made_again_or_else_refused_and_can
     stage.run(story())
 
 
-def test_after_somebody_elses_hand_everything_is_read_again_without_being_asked() -> None:
+def test_everything_is_read_again_after_a_change_by_another_session() -> None:
     stage = Stage()
 
     async def story() -> None:
@@ -247,7 +247,7 @@ def test_after_somebody_elses_hand_everything_is_read_again_without_being_asked(
     stage.run(story())
 
 
-def test_what_cannot_be_read_again_keeps_changes_from_being_made_until_it_can() -> None:
+def test_changes_fail_until_an_unreadable_tree_can_be_read_again() -> None:
     stage = Stage()
 
     async def story() -> None:
@@ -267,7 +267,7 @@ def test_what_cannot_be_read_again_keeps_changes_from_being_made_until_it_can() 
     stage.run(story())
 
 
-def test_a_start_outlasts_a_connection_that_comes_and_goes_but_not_damage_nor_another_controller() -> None:
+def test_start_outlasts_a_connection_that_comes_and_goes_but_not_damage_nor_another_controller() -> None:
     stage = Stage()
 
     async def starting(member: Member) -> Held:
@@ -307,7 +307,7 @@ def test_a_start_outlasts_a_connection_that_comes_and_goes_but_not_damage_nor_an
     stage.run(story())
 
 
-def test_a_topic_of_many_partitions_is_made_grown_and_deleted_in_parts_that_the_tree_takes() -> None:
+def test_topic_of_many_partitions_is_made_grown_and_deleted_in_parts_that_the_tree_takes() -> None:
     stage = Stage()
 
     async def story() -> None:

@@ -100,7 +100,7 @@ def test_leaders_move_topics_end_and_the_second_controller_goes_on_where_the_fir
 
 
 @pytest.mark.parametrize("is_made", [True, False])
-def test_a_topic_whose_making_was_not_answered_is_looked_for(zookeeper: ZooKeeperServer, is_made: bool) -> None:
+def test_topic_whose_making_was_not_answered_is_looked_for(zookeeper: ZooKeeperServer, is_made: bool) -> None:
     async def story() -> None:
         async with Proxy(zookeeper.port) as proxy:
             trees = ZooKeeperTrees(zookeeper.connect)

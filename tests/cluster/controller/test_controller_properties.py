@@ -210,7 +210,7 @@ def step(world: World, kind: str, broker: int, number: int) -> None:
 
 
 @pytest.mark.long
-def test_a_controller_that_lives_through_anything_loses_nothing() -> None:
+def test_controller_loses_nothing_whatever_happens() -> None:
     """Many short lives, each from its number: long ones end with all disks emptied, and nothing to lose."""
     for life in range(LIVES):
         random = SeededRandom(life)
@@ -227,7 +227,7 @@ def test_a_controller_that_lives_through_anything_loses_nothing() -> None:
                 lived.append(("write", 0, 0))
 
 
-def test_the_model_notices_a_leader_that_lacks_something() -> None:
+def test_model_notices_a_leader_that_lacks_something() -> None:
     """That the property can fail: an election that takes anybody is found out."""
     world = World(1)
     world.ask_for_isr(2, grow=False)

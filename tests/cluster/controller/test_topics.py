@@ -83,7 +83,7 @@ WITH_TOPIC = create(THREE, NewTopic("t.t", 2, 2))
         (NewTopic("n", configs={"retention.ms": None}), InvalidConfig, ErrorCode.INVALID_CONFIG),
     ],
 )
-def test_a_topic_that_cannot_be_is_refused_with_code_and_reason(
+def test_invalid_topic_is_rejected_with_code_and_reason(
     wanted: NewTopic, error: type[ApiException], code: ErrorCode
 ) -> None:
     with pytest.raises(error) as caught:
@@ -92,7 +92,7 @@ def test_a_topic_that_cannot_be_is_refused_with_code_and_reason(
     assert len(str(caught.value)) > 10
 
 
-def test_a_new_topic_is_led_by_its_first_replicas_with_all_in_sync() -> None:
+def test_new_topic_is_led_by_its_first_replicas_with_all_in_sync() -> None:
     image = create(THREE, NewTopic("n", 6, 2, configs={"retention.ms": "5"}))
     topic = image.topics["n"]
     assert topic.topic_id == ID
@@ -104,14 +104,14 @@ def test_a_new_topic_is_led_by_its_first_replicas_with_all_in_sync() -> None:
     assert sorted(partition.leader for partition in topic.partitions) == [0, 0, 1, 1, 2, 2]
 
 
-def test_a_topic_may_be_wanted_with_the_brokers_own_numbers_or_with_given_replicas() -> None:
+def test_topic_may_be_wanted_with_the_brokers_own_numbers_or_with_given_replicas() -> None:
     topic = create(THREE, NewTopic("n"), TopicDefaults(4, 3)).topics["n"]
     assert (len(topic.partitions), topic.replication_factor) == (4, 3)
     topic = create(THREE, NewTopic("n", assignments={1: [2, 0], 0: [1, 2]})).topics["n"]
     assert [partition.replicas for partition in topic.partitions] == [(1, 2), (2, 0)]
 
 
-def test_the_operations_of_a_creation_and_a_deletion_cancel_out() -> None:
+def test_operations_of_a_creation_and_a_deletion_cancel_out() -> None:
     roots = ("/brokers", "/brokers/topics", "/config", "/config/topics")
     state = TreeState()
     state.commit(state.prepare([Create(path) for path in roots], 1))
@@ -153,7 +153,7 @@ def test_settings_written_ahead_of_a_topic_are_replaced() -> None:
         ("t.t", 3, [[0, 0]], InvalidReplicaAssignment),
     ],
 )
-def test_partitions_that_cannot_be_added_are_refused(
+def test_invalid_partitions_are_rejected(
     name: str, total: int, assignments: list[list[int]] | None, error: type[ApiException]
 ) -> None:
     with pytest.raises(error):
@@ -177,12 +177,12 @@ def test_partitions_are_added_evenly_or_as_given_and_the_old_ones_stay() -> None
     assert given.partitions[2].replicas == (2, 1)
 
 
-def test_a_topic_that_is_not_there_cannot_be_deleted() -> None:
+def test_topic_that_is_not_there_cannot_be_deleted() -> None:
     with pytest.raises(UnknownTopic):
         delete_topic(THREE, "missing")
 
 
-def test_a_partition_without_a_state_is_deleted_without_one() -> None:
+def test_partition_without_a_state_is_deleted_without_one() -> None:
     image = THREE.with_topic(TopicImage("old", bytes(16), (PartitionImage((0,)),)))
     assert delete_topic(image, "old").operations == (Delete("/brokers/topics/old"),)
 
@@ -234,12 +234,12 @@ def test_all_settings_are_replaced() -> None:
         ([ConfigEdit("retention.ms", EditKind.SET, "1"), ConfigEdit("retention.ms", EditKind.DELETE)], InvalidRequest),
     ],
 )
-def test_a_change_of_settings_that_cannot_be_is_refused(edits: list[ConfigEdit], error: type[ApiException]) -> None:
+def test_invalid_settings_are_rejected(edits: list[ConfigEdit], error: type[ApiException]) -> None:
     with pytest.raises(error):
         edited(WITH_TOPIC, *edits)
 
 
-def test_a_replacement_is_checked_too() -> None:
+def test_replacement_is_checked_too() -> None:
     with pytest.raises(InvalidConfig):
         replace_config(WITH_TOPIC, TOPIC, "t.t", {"retention.ms": "x"}, Rules())
     with pytest.raises(InvalidRequest):
@@ -262,7 +262,7 @@ def test_settings_of_one_broker_and_of_all() -> None:
 # --- leaders
 
 
-def test_a_leader_that_stays_stays() -> None:
+def test_leader_that_stays_stays() -> None:
     assert elect(PartitionImage((0, 1), 0, 5, (0, 1), state_version=3), {0, 1}, (), 2) is None
 
 
@@ -279,7 +279,7 @@ def test_a_leader_that_stays_stays() -> None:
         pytest.param(PartitionImage((0, 1)), {1}, (), (1, 0, (1,)), id="first"),
     ],
 )
-def test_who_leads_after_brokers_came_or_went(
+def test_leaders_after_brokers_joined_or_left(
     partition: PartitionImage, live: set[int], restarted: set[int], expected: tuple[int, int, tuple[int, ...]]
 ) -> None:
     found = elect(partition, live, restarted, 9)
@@ -289,7 +289,7 @@ def test_who_leads_after_brokers_came_or_went(
 
 
 @pytest.mark.parametrize("partition", [PartitionImage((0,)), PartitionImage((0,), -1, 3, (0,), state_version=1)])
-def test_without_anybody_to_lead_nothing_is_written(partition: PartitionImage) -> None:
+def test_partition_without_a_live_replica_is_not_written(partition: PartitionImage) -> None:
     assert elect(partition, {1}, {1}, 9) is None
 
 

@@ -43,7 +43,7 @@ async def _take(_: ImageUpdate) -> ImageAck:
     raise AssertionError("the image has no broker 1")
 
 
-def test_an_office_whose_closing_is_cancelled_publishes_nothing_any_more() -> None:
+def test_controller_whose_close_is_cancelled_publishes_nothing_more() -> None:
     """As when the session ends: the office hears of it, and whoever holds the office does, too."""
 
     async def story() -> None:

@@ -74,7 +74,7 @@ class _Peer:
         self.came.clear()
 
 
-def test_who_breaks_off_and_refuses_is_dead_and_who_only_breaks_off_is_not() -> None:
+def test_broker_that_closes_and_refuses_connections_is_dead_and_one_that_only_closes_is_not() -> None:
     async def story() -> None:
         membership, peer = _Membership(), _Peer()
         port = await peer.start()
@@ -94,7 +94,7 @@ def test_who_breaks_off_and_refuses_is_dead_and_who_only_breaks_off_is_not() -> 
     asyncio.run(story())
 
 
-def test_who_was_declared_dead_and_came_back_is_spared_for_a_while() -> None:
+def test_broker_that_registers_again_is_not_declared_dead_for_a_while() -> None:
     async def story() -> None:
         membership, peer = _Membership(), _Peer()
         port = await peer.start()
@@ -113,7 +113,7 @@ def test_who_was_declared_dead_and_came_back_is_spared_for_a_while() -> None:
     asyncio.run(story())
 
 
-def test_who_is_killed_started_and_killed_again_is_declared_dead_at_once_both_times() -> None:
+def test_broker_that_is_killed_twice_is_declared_dead_at_once_both_times() -> None:
     """A leader's second death in a row cost the time of its session: 6 s instead of one or two."""
 
     async def story() -> None:
@@ -135,7 +135,7 @@ def test_who_is_killed_started_and_killed_again_is_declared_dead_at_once_both_ti
     asyncio.run(story())
 
 
-def test_a_broker_that_is_not_the_controller_watches_the_controller_only() -> None:
+def test_other_brokers_watch_only_the_controller() -> None:
     async def story() -> None:
         membership = _Membership()
         detector = ConnectionFailureDetector(membership, lambda _: None, 1000)

@@ -29,7 +29,7 @@ _SESSION_MS = 30
         (5, 2, 3, Verdict.CUT_OFF),
     ],
 )
-def test_more_than_half_decide(brokers: int, answering: int, silent: int, found: Verdict) -> None:
+def test_majority_decides(brokers: int, answering: int, silent: int, found: Verdict) -> None:
     assert verdict(brokers, answering, silent) is found
 
 
@@ -94,7 +94,7 @@ def _probe_detector(members: _Members, links: _Links) -> ProbeFailureDetector:
     return made
 
 
-def test_one_of_three_that_does_not_answer_is_taken_for_dead_once() -> None:
+def test_one_silent_broker_of_three_is_declared_dead_once() -> None:
     async def story() -> None:
         members, links = _Members(), _Links(3)
         detector = _probe_detector(members, links)
@@ -113,7 +113,7 @@ def test_one_of_three_that_does_not_answer_is_taken_for_dead_once() -> None:
     asyncio.run(story())
 
 
-def test_a_controller_that_hears_nobody_lets_another_be_the_controller() -> None:
+def test_controller_without_answers_steps_down() -> None:
     async def story() -> None:
         members = _Members()
         detector = _probe_detector(members, _Links(2, 3))
@@ -130,7 +130,7 @@ def test_a_controller_that_hears_nobody_lets_another_be_the_controller() -> None
     asyncio.run(story())
 
 
-def test_whoever_is_not_the_controller_asks_nobody() -> None:
+def test_only_the_controller_probes() -> None:
     async def story() -> None:
         members, links = _Members(controller=2), _Links()
         detector = _probe_detector(members, links)

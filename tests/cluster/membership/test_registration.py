@@ -32,7 +32,7 @@ async def registered(tree: Tree, broker_id: int = 0) -> int:
     return await register_broker(tree, broker(broker_id), session_timeout_ms=1000)
 
 
-def test_a_registered_broker_is_found_and_every_life_has_a_greater_epoch(trees: Trees) -> None:
+def test_registered_broker_is_found_and_every_registration_has_a_greater_epoch(trees: Trees) -> None:
     epochs: list[int] = []
 
     async def life(tree: Tree) -> None:
@@ -53,7 +53,7 @@ def test_registering_again_in_the_same_session_changes_nothing(trees: Trees) -> 
     live(trees, story)
 
 
-def test_the_id_of_another_broker_is_refused_with_its_address_and_since_when(zookeeper: ZooKeeperServer) -> None:
+def test_id_of_another_broker_is_rejected_with_its_address_and_start_time(zookeeper: ZooKeeperServer) -> None:
     async def story() -> None:
         trees = ZooKeeperTrees(zookeeper.connect)
         first, second = await trees.open(), await trees.open()
@@ -71,7 +71,7 @@ def test_the_id_of_another_broker_is_refused_with_its_address_and_since_when(zoo
     run(story())
 
 
-def test_what_an_earlier_process_of_the_broker_left_is_waited_for(zookeeper: ZooKeeperServer) -> None:
+def test_registration_waits_for_the_session_of_an_earlier_process(zookeeper: ZooKeeperServer) -> None:
     async def story() -> None:
         trees = ZooKeeperTrees(zookeeper.connect)
         async with Proxy(zookeeper.port) as proxy:
@@ -89,7 +89,7 @@ def test_what_an_earlier_process_of_the_broker_left_is_waited_for(zookeeper: Zoo
     run(story())
 
 
-def test_an_earlier_process_that_does_not_end_is_in_use(
+def test_earlier_process_that_does_not_end_is_in_use(
     zookeeper: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.cluster.membership.registration._GRACE_MS", 100)
@@ -106,7 +106,7 @@ def test_an_earlier_process_that_does_not_end_is_in_use(
     run(story())
 
 
-def test_a_registration_whose_answer_was_lost_is_known_as_ones_own(zookeeper: ZooKeeperServer) -> None:
+def test_registration_whose_answer_was_lost_is_known_as_ones_own(zookeeper: ZooKeeperServer) -> None:
     async def story() -> None:
         trees = ZooKeeperTrees(zookeeper.connect)
         async with Proxy(zookeeper.port) as proxy:
@@ -135,7 +135,7 @@ def test_a_registration_whose_answer_was_lost_is_known_as_ones_own(zookeeper: Zo
 # --- the controller
 
 
-def test_the_first_controller_has_epoch_one_and_each_later_one_a_greater(trees: Trees) -> None:
+def test_first_controller_has_epoch_one_and_each_later_one_a_greater(trees: Trees) -> None:
     claims: list[ControllerClaim | None] = []
 
     async def life(tree: Tree) -> None:
@@ -167,7 +167,7 @@ def test_of_many_that_claim_at_once_one_is_the_controller(zookeeper: ZooKeeperSe
     run(story())
 
 
-def test_an_epoch_that_is_raised_meanwhile_is_read_again(trees: Trees) -> None:
+def test_epoch_that_is_raised_meanwhile_is_read_again(trees: Trees) -> None:
     class Overtaken:
         """A tree in which another controller comes and goes between the reading and the claim."""
 
@@ -192,7 +192,7 @@ def test_an_epoch_that_is_raised_meanwhile_is_read_again(trees: Trees) -> None:
     live(trees, story)
 
 
-def test_a_claim_whose_answer_was_lost_is_known_as_ones_own(zookeeper: ZooKeeperServer) -> None:
+def test_claim_whose_answer_was_lost_is_known_as_ones_own(zookeeper: ZooKeeperServer) -> None:
     async def story() -> None:
         trees = ZooKeeperTrees(zookeeper.connect)
         async with Proxy(zookeeper.port) as proxy:

@@ -59,7 +59,7 @@ def leave(stopping_broker: Leaving) -> bool:
     return asyncio.run(controlled_shutdown(stopping_broker, SystemClock(), NEVER_MS))
 
 
-def test_who_is_catching_up_is_waited_for() -> None:
+def test_shutdown_waits_for_a_follower_that_is_catching_up() -> None:
     answers: list[Left] = [[(TOPIC, 0)], [(TOPIC, 0)], []]
 
     async def shut_down() -> Left:
@@ -70,7 +70,7 @@ def test_who_is_catching_up_is_waited_for() -> None:
     assert stopping_broker.asked == 3
 
 
-def test_nobody_is_waited_for_where_nobody_else_has_a_replica(caplog: pytest.LogCaptureFixture) -> None:
+def test_shutdown_does_not_wait_without_another_replica(caplog: pytest.LogCaptureFixture) -> None:
     async def shut_down() -> Left:
         return [(TOPIC, 0)]
 
@@ -80,7 +80,7 @@ def test_nobody_is_waited_for_where_nobody_else_has_a_replica(caplog: pytest.Log
     assert "controlled shutdown incomplete, stopping anyway: broker=1 partitions=1" in caplog.text
 
 
-def test_a_tree_that_has_been_away_for_long_is_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+def test_shutdown_does_not_wait_for_a_tree_that_was_unreachable_for_long(caplog: pytest.LogCaptureFixture) -> None:
     async def never() -> Left:
         await asyncio.Event().wait()
         return []

@@ -29,11 +29,11 @@ def told(folders: list[str]) -> tuple[int, bool]:
     return life.clean_epoch, life.is_emptied
 
 
-def test_folders_that_tell_nothing_are_new(tmp_path: Path) -> None:
+def test_folders_without_the_file_are_new(tmp_path: Path) -> None:
     assert told(_folders(tmp_path)) == (UNKNOWN_EPOCH, True)
 
 
-def test_a_good_end_is_told_once(tmp_path: Path) -> None:
+def test_clean_shutdown_counts_once(tmp_path: Path) -> None:
     folders = _folders(tmp_path)
     write_broker_epoch(FILES, folders, 7, clean=False)
     assert told(folders) == (UNKNOWN_EPOCH, False)
@@ -49,7 +49,7 @@ def test_one_new_disk_among_old_ones_is_an_emptied_broker(tmp_path: Path) -> Non
     assert told(folders) == (UNKNOWN_EPOCH, True)
 
 
-def test_folders_that_disagree_and_damaged_ones_tell_of_no_good_end(tmp_path: Path) -> None:
+def test_disagreeing_and_damaged_folders_count_as_unclean(tmp_path: Path) -> None:
     folders = _folders(tmp_path)
     write_broker_epoch(FILES, folders[:1], 7, clean=True)
     write_broker_epoch(FILES, folders[1:], 8, clean=True)
@@ -59,7 +59,7 @@ def test_folders_that_disagree_and_damaged_ones_tell_of_no_good_end(tmp_path: Pa
     assert told(folders) == (UNKNOWN_EPOCH, False)
 
 
-def test_what_is_found_damaged_before_the_broker_registers_makes_the_folders_new_ones(tmp_path: Path) -> None:
+def test_damage_found_before_the_registration_makes_the_folders_new(tmp_path: Path) -> None:
     folders = _folders(tmp_path)
     write_broker_epoch(FILES, folders, 7, clean=True)
     life = read_previous_epoch(FILES, folders)

@@ -35,7 +35,7 @@ from penstock.testing.simulated_files import SimulatedFiles
 from penstock.wire.protocol import ErrorCode
 
 
-def test_the_first_start_makes_a_cluster_and_later_ones_find_it() -> None:
+def test_first_start_makes_a_cluster_and_later_ones_find_it() -> None:
     files = SimulatedFiles()
 
     async def story(metadata: StandaloneMetadata) -> ClusterImage:
@@ -51,7 +51,7 @@ def test_the_first_start_makes_a_cluster_and_later_ones_find_it() -> None:
     assert second.controller_epoch == 2
 
 
-def test_whoever_prepares_for_a_change_is_waited_for_before_anybody_sees_it() -> None:
+def test_preparations_are_awaited_before_a_change_is_visible() -> None:
     async def story(metadata: StandaloneMetadata) -> None:
         prepared = asyncio.Event()
         seen: list[tuple[bool, bool, bool]] = []
@@ -78,7 +78,7 @@ def test_whoever_prepares_for_a_change_is_waited_for_before_anybody_sees_it() ->
     run(with_metadata(SimulatedFiles(), story))
 
 
-def test_a_preparation_that_fails_keeps_nobody_from_a_change_that_is_stored() -> None:
+def test_failing_preparation_does_not_prevent_a_change() -> None:
     async def story(metadata: StandaloneMetadata) -> None:
         async def prepare(_: ClusterImage, __: ClusterImage) -> None:
             raise ValueError("no")
@@ -90,7 +90,7 @@ def test_a_preparation_that_fails_keeps_nobody_from_a_change_that_is_stored() ->
     run(with_metadata(SimulatedFiles(), story))
 
 
-def test_the_classic_paths_are_there_for_whoever_looks() -> None:
+def test_classic_paths_exist() -> None:
     async def story(tree: EmbeddedTree) -> None:
         await metadata_of(tree, broker_id=3).start(broker(3))
         assert await tree.children("/brokers/ids") == ["3"]
@@ -104,7 +104,7 @@ def test_the_classic_paths_are_there_for_whoever_looks() -> None:
     run(with_tree(SimulatedFiles(), story))
 
 
-def test_a_cluster_takes_over_the_id_that_its_data_folders_have() -> None:
+def test_cluster_takes_over_the_id_that_its_data_folders_have() -> None:
     files = SimulatedFiles()
 
     async def first(tree: EmbeddedTree) -> None:
@@ -119,7 +119,7 @@ def test_a_cluster_takes_over_the_id_that_its_data_folders_have() -> None:
     run(with_tree(files, second))
 
 
-def test_a_second_broker_of_the_same_id_is_refused() -> None:
+def test_second_broker_with_the_same_id_is_rejected() -> None:
     async def story(tree: EmbeddedTree) -> None:
         await metadata_of(tree).start(broker())
         with pytest.raises(BrokerIdInUse):
@@ -194,7 +194,7 @@ def test_topics_live_through_creation_growth_settings_restart_and_deletion() -> 
     run(with_tree(files, second))
 
 
-def test_a_topic_made_again_has_another_id() -> None:
+def test_topic_made_again_has_another_id() -> None:
     async def story(metadata: StandaloneMetadata) -> None:
         [first] = await metadata.require_controller().create_topics([NewTopic("t")])
         await metadata.require_controller().delete_topics(["t"])
@@ -224,7 +224,7 @@ def test_one_bad_topic_does_not_spoil_the_others_of_its_request() -> None:
     run(with_metadata(SimulatedFiles(), story))
 
 
-def test_what_is_only_to_be_validated_changes_nothing() -> None:
+def test_validate_only_changes_nothing() -> None:
     async def story(metadata: StandaloneMetadata) -> None:
         await metadata.require_controller().create_topics([NewTopic("t")])
         before = metadata.image
@@ -243,7 +243,7 @@ def test_what_is_only_to_be_validated_changes_nothing() -> None:
     run(with_metadata(SimulatedFiles(), story))
 
 
-def test_listeners_see_each_change_before_whoever_asked_is_answered(caplog: pytest.LogCaptureFixture) -> None:
+def test_listeners_see_each_change_before_the_caller_is_answered(caplog: pytest.LogCaptureFixture) -> None:
     async def story(metadata: StandaloneMetadata) -> None:
         seen: list[tuple[set[str], set[str]]] = []
 
@@ -269,7 +269,7 @@ def test_listeners_see_each_change_before_whoever_asked_is_answered(caplog: pyte
     run(with_metadata(SimulatedFiles(), story))
 
 
-def test_a_topic_that_cannot_be_stored_does_not_spoil_the_others_of_its_request() -> None:
+def test_topic_that_cannot_be_stored_does_not_spoil_the_others_of_its_request() -> None:
     async def story(metadata: StandaloneMetadata) -> None:
         huge = NewTopic("huge", configs={"cleanup.policy": "x" * MAX_DATA_BYTES})
         outcomes = await metadata.require_controller().create_topics(
@@ -284,7 +284,7 @@ def test_a_topic_that_cannot_be_stored_does_not_spoil_the_others_of_its_request(
     run(with_metadata(SimulatedFiles(), story))
 
 
-def test_a_validation_of_many_topics_stores_none_and_finds_what_they_would_mean_together() -> None:
+def test_validation_of_many_topics_stores_none_and_checks_them_together() -> None:
     async def story(metadata: StandaloneMetadata) -> None:
         wanted = [NewTopic(f"t{number}") for number in range(600)] + [NewTopic("x.y"), NewTopic("x_y")]
         outcomes = await metadata.require_controller().create_topics(wanted, validate_only=True)
@@ -311,7 +311,7 @@ def test_requests_at_the_same_time_are_decided_one_after_another() -> None:
     run(with_metadata(SimulatedFiles(), story))
 
 
-def test_a_client_that_goes_away_does_not_leave_the_image_behind_the_tree() -> None:
+def test_client_that_goes_away_does_not_leave_the_image_behind_the_tree() -> None:
     async def story() -> None:
         workers = ManualWorkers()
         tree = open_tree(SimulatedFiles(), workers)
@@ -335,7 +335,7 @@ def test_a_client_that_goes_away_does_not_leave_the_image_behind_the_tree() -> N
     run(story())
 
 
-def test_a_full_disk_refuses_a_topic_that_can_be_made_later() -> None:
+def test_topic_that_fails_on_a_full_disk_can_be_created_later() -> None:
     files = SimulatedFiles()
 
     async def story(metadata: StandaloneMetadata) -> None:
@@ -349,7 +349,7 @@ def test_a_full_disk_refuses_a_topic_that_can_be_made_later() -> None:
     run(with_metadata(files, story))
 
 
-def test_a_broken_disk_refuses_everything_and_the_image_serves_on() -> None:
+def test_broken_disk_fails_every_change_and_the_image_stays() -> None:
     files = SimulatedFiles()
 
     async def story(metadata: StandaloneMetadata) -> None:
@@ -364,7 +364,7 @@ def test_a_broken_disk_refuses_everything_and_the_image_serves_on() -> None:
     run(with_metadata(files, story))
 
 
-def test_a_controller_that_was_replaced_changes_nothing() -> None:
+def test_controller_that_was_replaced_changes_nothing() -> None:
     async def story(tree: EmbeddedTree) -> None:
         metadata = metadata_of(tree)
         await metadata.start(broker())
@@ -376,7 +376,7 @@ def test_a_controller_that_was_replaced_changes_nothing() -> None:
     run(with_tree(SimulatedFiles(), story))
 
 
-def test_what_somebody_else_changed_is_seen_after_the_first_conflict() -> None:
+def test_changes_of_another_session_are_seen_after_the_first_conflict() -> None:
     async def story(tree: EmbeddedTree) -> None:
         metadata = metadata_of(tree)
         await metadata.start(broker())
@@ -390,7 +390,7 @@ def test_what_somebody_else_changed_is_seen_after_the_first_conflict() -> None:
     run(with_tree(SimulatedFiles(), story))
 
 
-def test_a_deletion_that_was_begun_is_finished_at_the_start() -> None:
+def test_deletion_that_was_begun_is_finished_at_the_start() -> None:
     files = SimulatedFiles()
 
     async def first(tree: EmbeddedTree) -> None:
@@ -425,7 +425,7 @@ def test_topics_of_another_broker_have_no_leader_here() -> None:
     run(with_metadata(files, second, broker_id=5))
 
 
-def test_a_partition_without_a_state_is_given_one_at_the_start() -> None:
+def test_partition_without_a_state_is_given_one_at_the_start() -> None:
     async def story(tree: EmbeddedTree) -> None:
         await tree.create("/brokers")
         await tree.create("/brokers/topics")
@@ -438,7 +438,7 @@ def test_a_partition_without_a_state_is_given_one_at_the_start() -> None:
     run(with_tree(SimulatedFiles(), story))
 
 
-def test_a_document_that_cannot_be_read_stops_the_start_and_is_named() -> None:
+def test_document_that_cannot_be_read_stops_the_start_and_is_named() -> None:
     async def story(tree: EmbeddedTree) -> None:
         await tree.create("/brokers")
         await tree.create("/brokers/topics")
@@ -449,7 +449,7 @@ def test_a_document_that_cannot_be_read_stops_the_start_and_is_named() -> None:
     run(with_tree(SimulatedFiles(), story))
 
 
-def test_the_image_of_an_empty_tree_is_empty() -> None:
+def test_image_of_an_empty_tree_is_empty() -> None:
     assert run(with_tree(SimulatedFiles(), load_image)) == ClusterImage()
 
 
@@ -486,7 +486,7 @@ def test_power_lost_at_any_moment_leaves_topics_whole_and_the_answered_ones_ther
 
 
 @pytest.mark.parametrize("is_deleted", [True, False])
-def test_power_lost_between_the_parts_of_a_large_change_leaves_what_the_next_start_finishes(
+def test_large_change_interrupted_by_a_power_loss_is_finished_by_the_next_start(
     monkeypatch: pytest.MonkeyPatch, is_deleted: bool
 ) -> None:
     monkeypatch.setattr("penstock.cluster.controller.transaction.MAX_OPERATIONS", 3)
@@ -540,7 +540,7 @@ def test_producer_ids_are_never_given_twice_across_restarts_and_blocks() -> None
     assert second == list(range(2000, 3500))
 
 
-def test_a_power_loss_never_brings_a_producer_id_back() -> None:
+def test_power_loss_never_brings_a_producer_id_back() -> None:
     given: list[int] = []
 
     def scenario(files: SimulatedFiles) -> None:
@@ -566,7 +566,7 @@ def test_two_brokers_never_get_the_same_block() -> None:
     run(with_tree(SimulatedFiles(), story))
 
 
-def test_the_last_producer_id_is_not_followed_by_the_first() -> None:
+def test_last_producer_id_is_not_followed_by_the_first() -> None:
     async def story(tree: EmbeddedTree) -> None:
         last = 2**63 - 1
         await tree.create(layout.PRODUCER_ID_BLOCK, encode_producer_ids(ProducerIdBlock(0, last - 1000, last - 1)))
@@ -576,7 +576,7 @@ def test_the_last_producer_id_is_not_followed_by_the_first() -> None:
     run(with_tree(SimulatedFiles(), story))
 
 
-def test_a_failed_tree_gives_no_producer_id() -> None:
+def test_failed_tree_gives_no_producer_id() -> None:
     files = SimulatedFiles()
 
     async def story(tree: EmbeddedTree) -> None:

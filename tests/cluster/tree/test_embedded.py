@@ -33,7 +33,7 @@ from penstock.runtime.threads import ManualWorkers, ThreadWorkers
 from penstock.testing.simulated_files import SimulatedFiles
 
 
-def test_what_was_stored_is_there_after_a_restart() -> None:
+def test_stored_nodes_survive_a_restart() -> None:
     files = SimulatedFiles()
 
     async def first(tree: Tree) -> None:
@@ -75,7 +75,7 @@ def test_ephemeral_nodes_vanish_with_the_process_and_never_reach_the_disk() -> N
     run(with_tree(files, second))
 
 
-def test_the_number_a_node_is_created_with_never_comes_again_not_even_that_of_an_ephemeral_one() -> None:
+def test_number_a_node_is_created_with_never_comes_again_not_even_that_of_an_ephemeral_one() -> None:
     files = SimulatedFiles()
     numbers: list[int] = []
 
@@ -98,7 +98,7 @@ def test_the_number_a_node_is_created_with_never_comes_again_not_even_that_of_an
     assert numbers == sorted(set(numbers))
 
 
-def test_a_node_keeps_the_number_it_was_created_with_over_restarts() -> None:
+def test_node_keeps_the_number_it_was_created_with_over_restarts() -> None:
     files = SimulatedFiles()
 
     async def made(tree: Tree) -> int:
@@ -110,7 +110,7 @@ def test_a_node_keeps_the_number_it_was_created_with_over_restarts() -> None:
     assert run(with_tree(files, made)) == first
 
 
-def test_the_first_ephemeral_node_of_a_process_is_answered_when_its_number_is_durable() -> None:
+def test_first_ephemeral_node_of_a_process_is_answered_when_its_number_is_durable() -> None:
     async def story() -> None:
         files = SimulatedFiles()
         workers = ManualWorkers()
@@ -125,7 +125,7 @@ def test_the_first_ephemeral_node_of_a_process_is_answered_when_its_number_is_du
     run(story())
 
 
-def test_a_journal_of_the_first_format_is_read() -> None:
+def test_journal_of_the_first_format_is_read() -> None:
     files = SimulatedFiles()
     salt = bytes(16)
     payload = msgspec.msgpack.encode([["/", b"", 0], ["/a", b"old", 3]])
@@ -145,7 +145,7 @@ def test_a_journal_of_the_first_format_is_read() -> None:
     run(with_tree(files, story))
 
 
-def test_a_persistent_node_that_becomes_ephemeral_is_gone_after_a_restart() -> None:
+def test_persistent_node_recreated_as_ephemeral_is_gone_after_a_restart() -> None:
     files = SimulatedFiles()
 
     async def first(tree: Tree) -> None:
@@ -160,7 +160,7 @@ def test_a_persistent_node_that_becomes_ephemeral_is_gone_after_a_restart() -> N
     run(with_tree(files, second))
 
 
-def test_a_list_of_operations_is_done_whole_or_not_at_all() -> None:
+def test_list_of_operations_is_done_whole_or_not_at_all() -> None:
     async def story(tree: Tree) -> None:
         await tree.create("/a", b"1")
         with pytest.raises(BadVersion) as caught:
@@ -173,7 +173,7 @@ def test_a_list_of_operations_is_done_whole_or_not_at_all() -> None:
     run(with_tree(SimulatedFiles(), story))
 
 
-def test_ensuring_a_path_makes_what_is_missing_of_it() -> None:
+def test_ensure_path_creates_what_is_missing() -> None:
     async def story(tree: Tree) -> None:
         await ensure_path(tree, "/a/b/c")
         await ensure_path(tree, "/a/b/c")
@@ -214,7 +214,7 @@ def test_changes_are_made_in_the_order_of_asking_though_asked_at_once() -> None:
     run(with_tree(SimulatedFiles(), story))
 
 
-def test_cancelling_whoever_waits_does_not_cancel_the_change() -> None:
+def test_cancelling_the_caller_does_not_cancel_the_change() -> None:
     async def story() -> None:
         workers = ManualWorkers()
         tree = open_tree(SimulatedFiles(), workers)
@@ -231,7 +231,7 @@ def test_cancelling_whoever_waits_does_not_cancel_the_change() -> None:
     run(story())
 
 
-def test_more_changes_than_may_wait_are_refused() -> None:
+def test_too_many_waiting_changes_are_rejected() -> None:
     async def story() -> None:
         workers = ManualWorkers()
         tree = open_tree(SimulatedFiles(), workers)
@@ -245,7 +245,7 @@ def test_more_changes_than_may_wait_are_refused() -> None:
     run(story())
 
 
-def test_watchers_hear_of_their_node_and_its_children_until_they_cancel() -> None:
+def test_watchers_get_events_of_their_node_and_its_children_until_they_cancel() -> None:
     async def story(tree: Tree) -> None:
         seen: list[Event] = []
         cancel = tree.watch("/a", seen.append)
@@ -272,7 +272,7 @@ def test_watchers_hear_of_their_node_and_its_children_until_they_cancel() -> Non
     run(with_tree(SimulatedFiles(), story))
 
 
-def test_a_watcher_that_fails_does_not_keep_others_from_hearing(caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_watcher_does_not_affect_the_others(caplog: pytest.LogCaptureFixture) -> None:
     async def story(tree: Tree) -> None:
         seen: list[Event] = []
 
@@ -289,7 +289,7 @@ def test_a_watcher_that_fails_does_not_keep_others_from_hearing(caplog: pytest.L
     run(with_tree(SimulatedFiles(), story))
 
 
-def test_a_closed_tree_answers_what_was_asked_before_and_nothing_after() -> None:
+def test_closing_tree_answers_earlier_operations_and_no_later_ones() -> None:
     async def story() -> None:
         files = SimulatedFiles()
         workers = ManualWorkers()
@@ -311,7 +311,7 @@ def test_a_closed_tree_answers_what_was_asked_before_and_nothing_after() -> None
     run(story())
 
 
-def test_a_second_process_is_told_who_has_the_tree() -> None:
+def test_second_process_is_rejected_with_the_holder_of_the_lock() -> None:
     files = SimulatedFiles()
     tree = open_tree(files)
     with pytest.raises(TreeInUse):
@@ -320,7 +320,7 @@ def test_a_second_process_is_told_who_has_the_tree() -> None:
     run(open_tree(files).close())
 
 
-def test_the_journal_is_rewritten_when_changes_outweigh_what_they_left() -> None:
+def test_journal_is_rewritten_when_changes_outweigh_the_snapshot() -> None:
     files = SimulatedFiles()
 
     async def story(tree: Tree) -> None:
@@ -341,7 +341,7 @@ def test_the_journal_is_rewritten_when_changes_outweigh_what_they_left() -> None
     run(with_tree(files, later, rewrite_bytes=4096))
 
 
-def test_a_large_tree_is_rewritten_when_it_has_grown_as_much_again_not_all_the_time() -> None:
+def test_large_tree_is_rewritten_when_it_has_grown_as_much_again_not_all_the_time() -> None:
     files = SimulatedFiles()
 
     async def story(tree: Tree) -> None:
@@ -352,7 +352,7 @@ def test_a_large_tree_is_rewritten_when_it_has_grown_as_much_again_not_all_the_t
     run(with_tree(files, story, rewrite_bytes=4096))
 
 
-def test_a_full_disk_refuses_a_change_and_takes_it_once_there_is_room() -> None:
+def test_change_on_a_full_disk_fails_and_succeeds_once_there_is_space() -> None:
     files = SimulatedFiles()
 
     async def story(tree: Tree) -> None:
@@ -372,7 +372,7 @@ def test_a_full_disk_refuses_a_change_and_takes_it_once_there_is_room() -> None:
     run(with_tree(files, later))
 
 
-def test_a_full_disk_only_puts_off_the_rewriting(caplog: pytest.LogCaptureFixture) -> None:
+def test_full_disk_only_delays_the_rewrite(caplog: pytest.LogCaptureFixture) -> None:
     files = SimulatedFiles()
 
     async def story(tree: Tree) -> None:
@@ -390,7 +390,7 @@ def test_a_full_disk_only_puts_off_the_rewriting(caplog: pytest.LogCaptureFixtur
 
 
 @pytest.mark.parametrize(("kind", "error_number"), [("write", errno.EIO), ("sync", errno.EIO), ("sync", errno.ENOSPC)])
-def test_a_disk_that_fails_ends_the_session(kind: str, error_number: int) -> None:
+def test_disk_that_fails_ends_the_session(kind: str, error_number: int) -> None:
     files = SimulatedFiles()
 
     async def story() -> None:
@@ -411,7 +411,7 @@ def test_a_disk_that_fails_ends_the_session(kind: str, error_number: int) -> Non
     run(story())
 
 
-def test_a_new_journal_whose_name_may_not_be_durable_ends_the_session() -> None:
+def test_new_journal_whose_name_may_not_be_durable_ends_the_session() -> None:
     files = SimulatedFiles()
 
     async def story(tree: Tree) -> None:
@@ -424,7 +424,7 @@ def test_a_new_journal_whose_name_may_not_be_durable_ends_the_session() -> None:
     run(with_tree(files, story, rewrite_bytes=4096))
 
 
-def test_a_disk_that_cannot_be_used_at_all_is_a_failed_tree() -> None:
+def test_disk_that_cannot_be_used_at_all_is_a_failed_tree() -> None:
     files = SimulatedFiles()
     files.operations.fail("create", errno.EACCES)
     with pytest.raises(TreeFailed):
@@ -440,7 +440,7 @@ def _names(files: SimulatedFiles) -> list[str]:
     return run(with_tree(files, lambda tree: tree.children("/")))
 
 
-def test_a_torn_change_at_the_end_is_cut_off_and_said_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_torn_record_at_the_end_is_removed_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     files = SimulatedFiles()
     run(with_tree(files, _three_changes))
     size = files.size_of(JOURNAL)
@@ -453,7 +453,7 @@ def test_a_torn_change_at_the_end_is_cut_off_and_said_so(caplog: pytest.LogCaptu
     assert not caplog.text
 
 
-def test_a_journal_cut_at_any_byte_is_a_prefix_or_damage() -> None:
+def test_journal_cut_at_any_byte_is_a_prefix_or_damage() -> None:
     files = SimulatedFiles()
     run(with_tree(files, lambda tree: tree.create("/first")))
     run(with_tree(files, _three_changes))
@@ -468,7 +468,7 @@ def test_a_journal_cut_at_any_byte_is_a_prefix_or_damage() -> None:
         assert names == ["first", "n0", "n1", "n2"][: len(names)]
 
 
-def test_a_flipped_bit_before_the_last_change_is_damage_and_nothing_is_touched() -> None:
+def test_flipped_bit_before_the_last_change_is_damage_and_nothing_is_touched() -> None:
     files = SimulatedFiles()
     run(with_tree(files, _three_changes))
     content = files.open(JOURNAL).read_at(0, 1 << 20)
@@ -481,7 +481,7 @@ def test_a_flipped_bit_before_the_last_change_is_damage_and_nothing_is_touched()
         assert copy.size_of(JOURNAL) == len(content)
 
 
-def test_damage_among_the_first_nodes_is_never_taken_for_a_torn_change() -> None:
+def test_damage_in_the_snapshot_does_not_pass_for_a_torn_record() -> None:
     files = SimulatedFiles()
     run(with_tree(files, _three_changes))
     run(with_tree(files, lambda tree: tree.set("/n0", bytes(300)), rewrite_bytes=1))
@@ -498,7 +498,7 @@ def test_damage_among_the_first_nodes_is_never_taken_for_a_torn_change() -> None
             open_tree(copy)
 
 
-def test_a_value_that_looks_like_a_record_is_not_taken_for_one() -> None:
+def test_value_that_looks_like_a_record_does_not_pass_for_one() -> None:
     files = SimulatedFiles()
     run(with_tree(files, _three_changes))
     other = SimulatedFiles()
@@ -519,7 +519,7 @@ def test_hostile_lengths_take_no_memory() -> None:
     assert _names(files) == ["n0", "n1", "n2"]
 
 
-def test_a_file_of_another_kind_is_damage() -> None:
+def test_file_of_another_kind_is_damage() -> None:
     files = SimulatedFiles()
     files.make_folder("/data/metadata")
     files.open(JOURNAL, create=True).write_at(0, bytes(200))
@@ -527,7 +527,7 @@ def test_a_file_of_another_kind_is_damage() -> None:
         open_tree(files)
 
 
-def test_what_a_crash_left_of_a_new_journal_is_removed() -> None:
+def test_unfinished_journal_of_a_crash_is_removed() -> None:
     files = SimulatedFiles()
     run(with_tree(files, _three_changes))
     files.open(JOURNAL + ".tmp", create=True).write_at(0, b"half")

@@ -23,7 +23,7 @@ async def _names(tree: Tree) -> list[str]:
 
 
 @pytest.mark.parametrize("after", [[], ["/c"]])
-def test_a_change_whose_sync_failed_and_that_a_restart_finds_is_durable_from_then_on(after: list[str]) -> None:
+def test_change_whose_sync_failed_and_that_a_restart_finds_is_durable_from_then_on(after: list[str]) -> None:
     files = SimulatedFiles()
     run(with_tree(files, lambda tree: _make(tree, "/a")))
 

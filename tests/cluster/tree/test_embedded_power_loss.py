@@ -45,7 +45,7 @@ async def _found(tree: Tree, promises: _Promises) -> int:
     return number
 
 
-def test_what_was_answered_survives_a_power_loss_at_any_moment_and_nothing_is_torn() -> None:
+def test_answered_changes_survive_a_power_loss_at_any_moment_and_nothing_is_torn() -> None:
     promises = _Promises()
 
     def scenario(files: SimulatedFiles) -> None:
@@ -60,7 +60,7 @@ def test_what_was_answered_survives_a_power_loss_at_any_moment_and_nothing_is_to
     assert points > 200
 
 
-def test_a_power_loss_while_a_torn_journal_is_repaired_loses_nothing_more() -> None:
+def test_power_loss_while_a_torn_journal_is_repaired_loses_nothing_more() -> None:
     promises = _Promises()
 
     def scenario(files: SimulatedFiles) -> None:
@@ -78,7 +78,7 @@ def test_a_power_loss_while_a_torn_journal_is_repaired_loses_nothing_more() -> N
             assert again == before, f"{point}, then {second}"
 
 
-def test_a_killed_process_leaves_what_it_was_answered() -> None:
+def test_answered_changes_survive_a_killed_process() -> None:
     files = SimulatedFiles()
     promises = _Promises()
 

@@ -88,11 +88,11 @@ BROKER_V5 = b"""{"features":{"f":{"min_version":1,"max_version":2}},
         ),
     ],
 )
-def test_a_broker_of_any_version_is_read(document: bytes, expected: BrokerRegistration) -> None:
+def test_broker_of_any_version_is_read(document: bytes, expected: BrokerRegistration) -> None:
     assert layout.decode_broker(7, document) == expected
 
 
-def test_a_broker_is_written_as_kafka_writes_it() -> None:
+def test_broker_is_written_as_kafka_writes_it() -> None:
     endpoints = (Endpoint("SSL", "SSL", "::1", 9093), Endpoint("CLIENT", "PLAINTEXT", "h", 9092))
     data = layout.encode_broker(BrokerRegistration(1, endpoints, "r1", 1611146362123))
     assert parsed(data) == {
@@ -109,7 +109,7 @@ def test_a_broker_is_written_as_kafka_writes_it() -> None:
     assert layout.decode_broker(1, data) == BrokerRegistration(1, endpoints, "r1", 1611146362123)
 
 
-def test_a_broker_tells_how_its_last_life_ended_and_others_ignore_it() -> None:
+def test_broker_stores_its_previous_epoch_and_kafka_ignores_it() -> None:
     endpoints = (Endpoint("CLIENT", "PLAINTEXT", "h", 9092),)
     told = BrokerRegistration(1, endpoints, epoch=30, clean_epoch=20, is_emptied=True)
     data = layout.encode_broker(told)
@@ -121,7 +121,7 @@ def test_a_broker_tells_how_its_last_life_ended_and_others_ignore_it() -> None:
         layout.decode_broker(1, data.replace(b":20", b":-20"))
 
 
-def test_a_broker_without_plaintext_and_rack_has_no_host_for_old_clients() -> None:
+def test_broker_without_plaintext_and_rack_has_no_host_for_old_clients() -> None:
     document = parsed(layout.encode_broker(BrokerRegistration(1, (Endpoint("SSL", "SSL", "h", 9093),))))
     assert document["host"] is None
     assert document["port"] == -1
@@ -146,7 +146,7 @@ def test_a_broker_without_plaintext_and_rack_has_no_host_for_old_clients() -> No
         b"[" * 100_000,
     ],
 )
-def test_a_broker_that_makes_no_sense_is_refused_with_its_path(document: bytes) -> None:
+def test_invalid_broker_is_rejected_with_its_path(document: bytes) -> None:
     with pytest.raises(LayoutError, match="/brokers/ids/7"):
         layout.decode_broker(7, document)
 
@@ -154,7 +154,7 @@ def test_a_broker_that_makes_no_sense_is_refused_with_its_path(document: bytes) 
 # --- topics
 
 
-def test_a_topic_is_written_as_kafka_writes_it() -> None:
+def test_topic_is_written_as_kafka_writes_it() -> None:
     data = layout.encode_topic(TOPIC_ID, [PartitionAssignment((1, 2)), PartitionAssignment((2, 3, 1), (3,), (1,))])
     assert parsed(data) == {
         "removing_replicas": {"1": [1]},
@@ -183,7 +183,7 @@ def test_a_topic_is_written_as_kafka_writes_it() -> None:
         (b'{"version":4,"partitions":{},"topic_id":"%s","more":1}' % TOPIC_ID_TEXT.encode(), (TOPIC_ID, ())),
     ],
 )
-def test_a_topic_of_any_version_is_read(
+def test_topic_of_any_version_is_read(
     document: bytes, expected: tuple[bytes | None, tuple[PartitionAssignment, ...]]
 ) -> None:
     assert layout.decode_topic("t", document) == expected
@@ -204,12 +204,12 @@ def test_a_topic_of_any_version_is_read(
         b'{"version":3,"partitions":{"0":[1]},"topic_id":"!!!!!!!!!!!!!!!!!!!!!!"}',
     ],
 )
-def test_a_topic_that_makes_no_sense_is_refused_with_its_path(document: bytes) -> None:
+def test_invalid_topic_is_rejected_with_its_path(document: bytes) -> None:
     with pytest.raises(LayoutError, match="/brokers/topics/t"):
         layout.decode_topic("t", document)
 
 
-def test_a_partition_state_is_written_as_kafka_writes_it() -> None:
+def test_partition_state_is_written_as_kafka_writes_it() -> None:
     data = layout.encode_partition_state(PartitionState(1, 4, (1, 2), 9))
     assert data == b'{"controller_epoch":9,"leader":1,"version":1,"leader_epoch":4,"isr":[1,2]}'
     assert layout.decode_partition_state("/p", data) == PartitionState(1, 4, (1, 2), 9)
@@ -219,7 +219,7 @@ def test_a_partition_state_is_written_as_kafka_writes_it() -> None:
     assert layout.decode_partition_state("/p", data) == recovering
 
 
-def test_a_partition_state_with_eligible_replicas_is_read_by_those_who_do_not_know_them() -> None:
+def test_kafka_ignores_the_elr_of_a_partition_state() -> None:
     state = PartitionState(1, 4, (1,), 9, elr=(2, 3))
     data = layout.encode_partition_state(state)
     assert parsed(data)["penstock_elr"] == [2, 3]
@@ -237,7 +237,7 @@ def test_a_partition_state_with_eligible_replicas_is_read_by_those_who_do_not_kn
         b'{"controller_epoch":9,"leader":1,"version":1,"leader_epoch":99999999999,"isr":[1]}',
     ],
 )
-def test_a_partition_state_that_makes_no_sense_is_refused(document: bytes) -> None:
+def test_invalid_partition_state_is_rejected(document: bytes) -> None:
     with pytest.raises(LayoutError, match="/p"):
         layout.decode_partition_state("/p", document)
 
@@ -254,7 +254,7 @@ def test_settings_are_written_as_kafka_writes_them() -> None:
         layout.decode_config("/p", b'{"version":1,"config":{"a":1}}')
 
 
-def test_the_controller_is_written_as_kafka_writes_it() -> None:
+def test_controller_is_written_as_kafka_writes_it() -> None:
     data = layout.encode_controller(3, 1611146362123)
     assert parsed(data) == {"version": 2, "brokerid": 3, "timestamp": "1611146362123", "kraftControllerEpoch": -1}
     assert layout.decode_controller(data) == 3
@@ -265,7 +265,7 @@ def test_controllers_of_old_are_read(document: bytes) -> None:
     assert layout.decode_controller(document) == 3
 
 
-def test_the_controller_epoch_is_a_number() -> None:
+def test_controller_epoch_is_a_number() -> None:
     assert layout.encode_controller_epoch(12) == b"12"
     assert layout.decode_controller_epoch(b"12") == 12
     for wrong in (b"", b"x", b"-1", b"\xff", b"99999999999"):
@@ -273,7 +273,7 @@ def test_the_controller_epoch_is_a_number() -> None:
             layout.decode_controller_epoch(wrong)
 
 
-def test_the_cluster_id_is_written_as_kafka_writes_it() -> None:
+def test_cluster_id_is_written_as_kafka_writes_it() -> None:
     data = layout.encode_cluster_id(TOPIC_ID_TEXT)
     assert data == b'{"version":"1","id":"AAECAwQFBgcICQoLDA0ODw"}'
     assert layout.decode_cluster_id(data) == TOPIC_ID_TEXT
@@ -281,7 +281,7 @@ def test_the_cluster_id_is_written_as_kafka_writes_it() -> None:
         layout.decode_cluster_id(b'{"version":"1","id":""}')
 
 
-def test_a_block_of_producer_ids_is_written_as_kafka_writes_it() -> None:
+def test_block_of_producer_ids_is_written_as_kafka_writes_it() -> None:
     data = layout.encode_producer_ids(ProducerIdBlock(2, 1000, 1999))
     assert data == b'{"version":1,"broker":2,"block_start":"1000","block_end":"1999"}'
     assert layout.decode_producer_ids(data) == ProducerIdBlock(2, 1000, 1999)
@@ -293,7 +293,7 @@ def test_a_block_of_producer_ids_is_written_as_kafka_writes_it() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=80) | st.text(max_size=40).map(str.encode))
-def test_any_bytes_are_read_or_refused_and_nothing_else(data: bytes) -> None:
+def test_any_bytes_are_decoded_or_raise_layout_error(data: bytes) -> None:
     for decode in (
         lambda: layout.decode_broker(1, data),
         lambda: layout.decode_topic("t", data),

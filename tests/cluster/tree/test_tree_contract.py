@@ -35,7 +35,7 @@ from penstock.cluster.tree.tree import (
 )
 
 
-def test_what_is_stored_is_read_again(trees: Trees) -> None:
+def test_stored_nodes_are_read(trees: Trees) -> None:
     async def story(tree: Tree) -> None:
         await tree.create("/a", b"1")
         assert await tree.set("/a", b"2", 0) == 1
@@ -72,7 +72,7 @@ def test_persistent_nodes_outlive_the_session_and_ephemeral_ones_do_not(trees: T
     live(trees, second)
 
 
-def test_a_node_made_anew_has_a_greater_number_even_in_another_session(trees: Trees) -> None:
+def test_recreated_node_has_a_greater_creation_number_even_in_another_session(trees: Trees) -> None:
     numbers: list[int] = []
 
     async def story(tree: Tree) -> None:
@@ -109,7 +109,7 @@ def test_a_node_made_anew_has_a_greater_number_even_in_another_session(trees: Tr
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Operation) else None,
 )
-def test_what_cannot_be_is_refused_alone_and_in_a_list(
+def test_impossible_operation_is_rejected_alone_and_in_a_transaction(
     trees: Trees, operation: Operation, error: type[TreeError], path: str
 ) -> None:
     async def story(tree: Tree) -> None:
@@ -137,7 +137,7 @@ async def _alone(tree: Tree, operation: Operation) -> None:
             await tree.multi([operation])
 
 
-def test_a_bad_version_is_told_with_the_one_that_was_found(trees: Trees) -> None:
+def test_bad_version_is_reported_with_the_version_found(trees: Trees) -> None:
     async def story(tree: Tree) -> None:
         await tree.create("/a")
         await tree.set("/a", b"1")
@@ -148,7 +148,7 @@ def test_a_bad_version_is_told_with_the_one_that_was_found(trees: Trees) -> None
     live(trees, story)
 
 
-def test_a_list_of_operations_is_done_whole_and_each_sees_those_before_it(trees: Trees) -> None:
+def test_list_of_operations_is_done_whole_and_each_sees_those_before_it(trees: Trees) -> None:
     async def story(tree: Tree) -> None:
         await tree.multi([])
         await tree.multi([Create("/a"), Create("/a/b"), Set("/a/b", b"x", 0), Check("/a/b", 1), Delete("/a/b", 1)])
@@ -168,7 +168,7 @@ def test_changes_asked_for_at_once_are_made_in_order(trees: Trees) -> None:
     live(trees, story)
 
 
-def test_cancelling_whoever_waits_does_not_cancel_the_change(trees: Trees) -> None:
+def test_cancelling_the_caller_does_not_cancel_the_change(trees: Trees) -> None:
     async def story(tree: Tree) -> None:
         creation = asyncio.ensure_future(tree.create("/a"))
         await asyncio.sleep(0)
@@ -179,7 +179,7 @@ def test_cancelling_whoever_waits_does_not_cancel_the_change(trees: Trees) -> No
     live(trees, story)
 
 
-def test_watchers_hear_of_their_node_and_its_children_until_they_cancel(trees: Trees) -> None:
+def test_watchers_get_events_of_their_node_and_its_children_until_they_cancel(trees: Trees) -> None:
     async def story(tree: Tree) -> None:
         heard, others = Heard(), Heard()
         cancel = tree.watch("/a", heard)
@@ -205,7 +205,7 @@ def test_watchers_hear_of_their_node_and_its_children_until_they_cancel(trees: T
     live(trees, story)
 
 
-def test_a_change_of_a_child_is_no_change_of_its_parent(trees: Trees) -> None:
+def test_change_of_a_child_is_not_a_change_of_its_parent(trees: Trees) -> None:
     async def story(tree: Tree) -> None:
         await ensure_path(tree, "/a/b")
         heard, marker = Heard(), Heard()
@@ -219,7 +219,7 @@ def test_a_change_of_a_child_is_no_change_of_its_parent(trees: Trees) -> None:
     live(trees, story)
 
 
-def test_whoever_reads_when_told_has_seen_the_last_change_in_the_end(trees: Trees) -> None:
+def test_reading_after_every_event_ends_with_the_last_change(trees: Trees) -> None:
     async def story(tree: Tree) -> None:
         await tree.create("/a")
         news = asyncio.Event()
@@ -241,7 +241,7 @@ def test_whoever_reads_when_told_has_seen_the_last_change_in_the_end(trees: Tree
     live(trees, story)
 
 
-def test_a_watcher_that_fails_does_not_keep_others_from_hearing(trees: Trees, caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_watcher_does_not_affect_the_others(trees: Trees, caplog: pytest.LogCaptureFixture) -> None:
     async def story(tree: Tree) -> None:
         heard = Heard()
 
@@ -257,7 +257,7 @@ def test_a_watcher_that_fails_does_not_keep_others_from_hearing(trees: Trees, ca
     live(trees, story)
 
 
-def test_a_closed_tree_answers_what_was_asked_before_and_nothing_after(trees: Trees) -> None:
+def test_closing_tree_answers_earlier_operations_and_no_later_ones(trees: Trees) -> None:
     async def story() -> None:
         tree = await trees.open()
         creations = [asyncio.ensure_future(tree.create(f"/n{n}")) for n in range(200)]
@@ -278,7 +278,7 @@ def test_a_closed_tree_answers_what_was_asked_before_and_nothing_after(trees: Tr
     trees.run(story())
 
 
-def test_ensuring_a_path_makes_what_is_missing_of_it(trees: Trees) -> None:
+def test_ensure_path_creates_what_is_missing(trees: Trees) -> None:
     async def story(tree: Tree) -> None:
         await ensure_path(tree, "/a/b/c")
         await ensure_path(tree, "/a/b/c")

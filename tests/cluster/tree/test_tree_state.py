@@ -39,7 +39,7 @@ def after(*operations: Operation, state: TreeState | None = None) -> TreeState:
 
 
 @pytest.mark.parametrize("path", ["", "a", "/a/", "//", "/a//b", "/./a", "/a/..", "/a\x00b", "/a\nb", "/" + "a" * 1024])
-def test_what_is_no_path_is_refused(path: str) -> None:
+def test_invalid_path_is_rejected(path: str) -> None:
     with pytest.raises(InvalidPath):
         check_path(path)
     with pytest.raises(InvalidPath):
@@ -64,7 +64,7 @@ def test_what_is_no_path_is_refused(path: str) -> None:
         (Check("/a", 0), BadVersion),
     ],
 )
-def test_an_impossible_operation_spoils_the_whole_list(operation: Operation, error: type[TreeError]) -> None:
+def test_impossible_operation_spoils_the_whole_list(operation: Operation, error: type[TreeError]) -> None:
     state = after(Create("/a", b"1"), Create("/a/b"), Create("/e", ephemeral=True))
     with pytest.raises(error):
         after(Create("/first"), Set("/a", b"2"), operation, state=state)
@@ -81,14 +81,14 @@ def test_operations_of_a_list_see_those_before_them() -> None:
     assert state.children("/a") == []
 
 
-def test_a_version_rises_with_every_set_and_begins_anew_with_the_node() -> None:
+def test_version_rises_with_every_set_and_restarts_with_the_node() -> None:
     state = after(Create("/a"), Set("/a", b"1"), Set("/a", b"2", 1))
     assert state.node("/a") == StoredNode(b"2", 2, None, 1)
     after(Delete("/a", 2), Create("/a"), state=state)
     assert state.node("/a") == StoredNode(b"", 0, None, 2)
 
 
-def test_the_last_version_is_followed_by_zero_as_no_version_is_negative() -> None:
+def test_last_version_is_followed_by_zero_as_no_version_is_negative() -> None:
     state = TreeState.of([("/a", StoredNode(b"", 2**31 - 1))])
     assert after(Set("/a", b"x"), state=state).node("/a") == StoredNode(b"x", 0)
 
@@ -113,7 +113,7 @@ def test_ephemeral_nodes_belong_to_their_session() -> None:
     assert state.owned_by(1) == ["/a/e"]
 
 
-def test_a_node_without_a_parent_is_no_tree() -> None:
+def test_node_without_a_parent_is_rejected() -> None:
     with pytest.raises(OrphanNode):
         TreeState.of([("/a/b", StoredNode(b"", 0))])
 
@@ -129,7 +129,7 @@ _OPERATIONS = st.one_of(
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.lists(_OPERATIONS, max_size=5), max_size=12))
-def test_a_list_does_the_same_as_its_operations_one_by_one_or_nothing(changes: list[list[Operation]]) -> None:
+def test_list_does_the_same_as_its_operations_one_by_one_or_nothing(changes: list[list[Operation]]) -> None:
     state = TreeState()
     nodes: dict[str, StoredNode] = dict(state.persistent())
     for operations in changes:

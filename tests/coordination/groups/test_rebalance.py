@@ -37,7 +37,7 @@ def test_two_consumers_join_and_share() -> None:
     assert story.heartbeat(one) is story.heartbeat(two) is ErrorCode.NONE
 
 
-def test_the_assignment_counts_only_once_it_is_in_the_log() -> None:
+def test_assignment_counts_only_once_it_is_in_the_log() -> None:
     story = Story()
     one = story.joined(story.join())
     story.hold_writes = True
@@ -50,7 +50,7 @@ def test_the_assignment_counts_only_once_it_is_in_the_log() -> None:
     assert story.shard.saved_groups["g"].members[0].assignment == b"all"
 
 
-def test_an_assignment_that_cannot_be_written_means_another_round() -> None:
+def test_assignment_that_cannot_be_written_means_another_round() -> None:
     story = Story()
     one = story.joined(story.join())
     story.hold_writes = True
@@ -61,7 +61,7 @@ def test_an_assignment_that_cannot_be_written_means_another_round() -> None:
     assert story.heartbeat(one) is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_a_member_that_joins_meanwhile_overtakes_the_assignment() -> None:
+def test_member_that_joins_meanwhile_overtakes_the_assignment() -> None:
     story = Story()
     one = story.joined(story.join())
     story.hold_writes = True
@@ -74,7 +74,7 @@ def test_a_member_that_joins_meanwhile_overtakes_the_assignment() -> None:
     assert story.joined(again).generation_id == story.joined(second).generation_id == 2
 
 
-def test_the_leader_dies_and_another_takes_over() -> None:
+def test_leader_dies_and_another_takes_over() -> None:
     story = Story()
     one, two = story.stable(2)
     story.pass_ms(SESSION_MS - 1)
@@ -88,7 +88,7 @@ def test_the_leader_dies_and_another_takes_over() -> None:
     assert story.heartbeat(one) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_the_last_member_dies_and_the_group_is_empty() -> None:
+def test_last_member_dies_and_the_group_is_empty() -> None:
     story = Story()
     (one,) = story.stable()
     story.pass_ms(SESSION_MS)
@@ -106,7 +106,7 @@ def test_heartbeats_keep_a_member_alive() -> None:
         assert story.heartbeat(one) is ErrorCode.NONE
 
 
-def test_a_rebalance_drops_who_does_not_come_in_time() -> None:
+def test_rebalance_drops_members_that_do_not_join_in_time() -> None:
     story = Story()
     one, two = story.stable(2)
     third = story.join()
@@ -141,7 +141,7 @@ def test_who_does_not_fetch_its_share_is_dropped() -> None:
     assert story.heartbeat(two) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_first_rebalance_waits_for_more_members_up_to_the_rebalance_timeout() -> None:
+def test_first_rebalance_waits_for_more_members_up_to_the_rebalance_timeout() -> None:
     story = Story(GroupSettings(initial_rebalance_delay_ms=3_000))
     tokens = [story.join(rebalance_ms=8_000)]
     for _ in range(3):
@@ -155,7 +155,7 @@ def test_a_first_rebalance_waits_for_more_members_up_to_the_rebalance_timeout() 
     assert len(story.joined(tokens[0]).members) == 4
 
 
-def test_a_first_rebalance_ends_when_nobody_else_comes() -> None:
+def test_initial_rebalance_ends_when_no_more_members_join() -> None:
     story = Story(GroupSettings(initial_rebalance_delay_ms=3_000))
     token = story.join()
     story.pass_ms(2_999)
@@ -164,7 +164,7 @@ def test_a_first_rebalance_ends_when_nobody_else_comes() -> None:
     assert story.joined(token).generation_id == 1
 
 
-def test_a_lost_answer_is_given_again() -> None:
+def test_lost_answer_is_given_again() -> None:
     story = Story()
     one, two = story.stable(2)
     again = story.joined(story.join(two.member_id))
@@ -175,14 +175,14 @@ def test_a_lost_answer_is_given_again() -> None:
 
 
 @pytest.mark.parametrize("who", [0, 1])
-def test_a_leader_that_joins_or_a_follower_that_changes_its_mind_means_a_rebalance(who: int) -> None:
+def test_leader_that_joins_or_a_follower_that_changes_its_mind_means_a_rebalance(who: int) -> None:
     story = Story()
     members = story.stable(2)
     story.join(members[who].member_id, offers=protocols(topics=("clicks", "views")) if who else None)
     assert story.state() == "PreparingRebalance"
 
 
-def test_a_join_that_is_sent_twice_is_answered_twice() -> None:
+def test_join_that_is_sent_twice_is_answered_twice() -> None:
     story = Story()
     one, two = story.stable(2)
     first = story.join(one.member_id)
@@ -193,7 +193,7 @@ def test_a_join_that_is_sent_twice_is_answered_twice() -> None:
     assert not story.unanswered
 
 
-def test_a_sync_that_is_sent_twice_is_answered_twice() -> None:
+def test_sync_that_is_sent_twice_is_answered_twice() -> None:
     story = Story()
     token = story.join()
     second = story.join()
@@ -205,7 +205,7 @@ def test_a_sync_that_is_sent_twice_is_answered_twice() -> None:
     assert story.replies[waiting[1]].assignment == b"mine"
 
 
-def test_a_sync_of_another_generation_or_protocol_is_refused() -> None:
+def test_sync_of_another_generation_or_protocol_is_rejected() -> None:
     story = Story()
     (one,) = story.stable()
     old = JoinGroupResponse(
@@ -220,7 +220,7 @@ def test_a_sync_of_another_generation_or_protocol_is_refused() -> None:
     assert story.ask(ApiKey.SYNC_GROUP, unnamed, 4).error_code == ErrorCode.NONE
 
 
-def test_a_member_leaves_and_the_others_rebalance_at_once() -> None:
+def test_member_leaves_and_the_others_rebalance_at_once() -> None:
     story = Story()
     one, two = story.stable(2)
     assert story.leave((two.member_id, None)) == [ErrorCode.NONE]
@@ -228,7 +228,7 @@ def test_a_member_leaves_and_the_others_rebalance_at_once() -> None:
     assert len(story.joined(story.join(one.member_id)).members) == 1
 
 
-def test_the_last_member_leaves_and_is_answered_when_that_is_written() -> None:
+def test_last_member_leaves_and_is_answered_when_that_is_written() -> None:
     for version in range(6):
         story = Story()
         (one,) = story.stable()
@@ -245,7 +245,7 @@ def test_the_last_member_leaves_and_is_answered_when_that_is_written() -> None:
         assert story.state() == "Empty"
 
 
-def test_an_old_client_that_is_no_member_is_told_so_when_it_leaves() -> None:
+def test_old_client_that_is_not_a_member_gets_an_error_when_it_leaves() -> None:
     story = Story()
     story.stable()
     answer = story.ask(ApiKey.LEAVE_GROUP, LeaveGroupRequest(group_id="g", member_id="ghost"), 2)
@@ -273,7 +273,7 @@ def test_who_waits_in_a_rebalance_is_not_expected_to_send_heartbeats() -> None:
     assert story.joined(again).leader == one.member_id
 
 
-def test_a_new_member_does_not_wait_for_ever() -> None:
+def test_new_member_does_not_wait_for_ever() -> None:
     story = Story(GroupSettings(initial_rebalance_delay_ms=0, new_member_join_timeout_ms=20_000))
     (one,) = story.stable()
     second = story.join()
@@ -286,7 +286,7 @@ def test_a_new_member_does_not_wait_for_ever() -> None:
     assert story.joined(story.join(one.member_id)).generation_id == one.generation_id + 1
 
 
-def test_a_new_coordinator_takes_up_the_generation() -> None:
+def test_new_coordinator_takes_up_the_generation() -> None:
     story = Story()
     one, two = story.stable(2)
     later = story.restart()
@@ -297,7 +297,7 @@ def test_a_new_coordinator_takes_up_the_generation() -> None:
     assert later.state() == "Empty"
 
 
-def test_a_coordinator_that_goes_tells_everyone_who_waits() -> None:
+def test_unloaded_coordinator_answers_waiting_members() -> None:
     story = Story()
     one, _ = story.stable(2)
     waiting = [story.join(one.member_id)]
@@ -317,7 +317,7 @@ def test_a_coordinator_that_goes_tells_everyone_who_waits() -> None:
         assert story.shard.appended(outcome.write_id, story.now_ms).replies == []
 
 
-def test_a_client_id_of_any_length_gives_an_id_that_fits() -> None:
+def test_client_id_of_any_length_gives_an_id_that_fits() -> None:
     story = Story()
     answer = story.joined(story.join(client="ü" * 16_000))
     assert len(answer.member_id.encode()) < 1_000
@@ -341,7 +341,7 @@ def test_timeouts_of_zero_do_not_keep_the_coordinator_busy() -> None:
     assert story.state() == "Empty"
 
 
-def test_a_group_that_empties_for_the_first_time_is_not_forgotten_before_that_is_written() -> None:
+def test_group_that_empties_for_the_first_time_is_not_forgotten_before_that_is_written() -> None:
     story = Story()
     one = story.joined(story.join())
     story.hold_writes = True

@@ -12,7 +12,7 @@ from penstock.wire.schemas.join_group import JoinGroupRequest, JoinGroupRequestP
 from penstock.wire.schemas.leave_group import LeaveGroupRequest
 
 
-def test_a_new_member_is_given_an_id_to_come_back_with() -> None:
+def test_new_member_is_given_an_id_to_come_back_with() -> None:
     story = Story()
     request = JoinGroupRequest(
         group_id="g", session_timeout_ms=SESSION_MS, protocol_type="consumer", protocols=protocols()
@@ -27,13 +27,13 @@ def test_a_new_member_is_given_an_id_to_come_back_with() -> None:
     assert story.log == []
 
 
-def test_an_old_client_joins_without_the_detour() -> None:
+def test_old_client_joins_without_the_detour() -> None:
     for version in range(4):
         story = Story()
         assert story.joined(story.join(version=version)).generation_id == 1
 
 
-def test_a_rebalance_waits_for_members_that_only_have_an_id() -> None:
+def test_rebalance_waits_for_members_that_only_have_an_id() -> None:
     story = Story()
     (one,) = story.stable()
     request = JoinGroupRequest(
@@ -47,7 +47,7 @@ def test_a_rebalance_waits_for_members_that_only_have_an_id() -> None:
     assert story.joined(second).generation_id == 2
 
 
-def test_a_promised_id_that_is_never_used_holds_nobody_up() -> None:
+def test_pending_member_that_never_joins_delays_no_other() -> None:
     story = Story()
     (one,) = story.stable()
     request = JoinGroupRequest(
@@ -59,7 +59,7 @@ def test_a_promised_id_that_is_never_used_holds_nobody_up() -> None:
     assert story.joined(again).generation_id == 2
 
 
-def test_the_protocol_with_the_most_votes_of_those_all_know_wins() -> None:
+def test_protocol_with_the_most_votes_of_those_all_know_wins() -> None:
     story = Story(GroupSettings(initial_rebalance_delay_ms=1_000))
     tokens = [
         story.join(offers=protocols("sticky", "range", "roundrobin")),
@@ -73,7 +73,7 @@ def test_the_protocol_with_the_most_votes_of_those_all_know_wins() -> None:
 @pytest.mark.parametrize(
     ("kind", "names"), [("connect", ("range",)), ("consumer", ("other",)), ("consumer", ("other", "another"))]
 )
-def test_a_member_that_shares_no_protocol_is_refused(kind: str, names: tuple[str, ...]) -> None:
+def test_member_without_a_common_protocol_is_rejected(kind: str, names: tuple[str, ...]) -> None:
     story = Story()
     story.stable()
     token = story.join(kind=kind, offers=protocols(*names))
@@ -82,7 +82,7 @@ def test_a_member_that_shares_no_protocol_is_refused(kind: str, names: tuple[str
 
 
 @pytest.mark.parametrize(("kind", "names"), [("", ("range",)), ("consumer", None)])
-def test_a_first_member_must_offer_something(kind: str, names: tuple[str, ...] | None) -> None:
+def test_first_member_must_offer_something(kind: str, names: tuple[str, ...] | None) -> None:
     story = Story()
     token = story.join(kind=kind, offers=[] if names is None else protocols(*names))
     assert story.replies[token].error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -90,12 +90,12 @@ def test_a_first_member_must_offer_something(kind: str, names: tuple[str, ...] |
 
 
 @pytest.mark.parametrize("session_ms", [5_999, 30 * 60_000 + 1, -1])
-def test_a_session_timeout_out_of_bounds_is_refused(session_ms: int) -> None:
+def test_session_timeout_out_of_bounds_is_rejected(session_ms: int) -> None:
     story = Story()
     assert story.replies[story.join(session_ms=session_ms)].error_code == ErrorCode.INVALID_SESSION_TIMEOUT
 
 
-def test_a_group_needs_a_name() -> None:
+def test_group_needs_a_name() -> None:
     story = Story()
     nameless = JoinGroupResponse(member_id="x", generation_id=1, protocol_type="consumer", protocol_name="range")
     assert story.replies[story.join(group="")].error_code == ErrorCode.INVALID_GROUP_ID
@@ -105,7 +105,7 @@ def test_a_group_needs_a_name() -> None:
     assert answer.error_code == ErrorCode.INVALID_GROUP_ID
 
 
-def test_nobody_is_a_member_of_a_group_that_is_not_there() -> None:
+def test_unknown_group_has_no_members() -> None:
     story = Story()
     stranger = JoinGroupResponse(member_id="x", generation_id=1, protocol_type="consumer", protocol_name="range")
     assert story.replies[story.join("x")].error_code == ErrorCode.UNKNOWN_MEMBER_ID
@@ -114,14 +114,14 @@ def test_nobody_is_a_member_of_a_group_that_is_not_there() -> None:
     assert story.leave(("x", None)) == [ErrorCode.UNKNOWN_MEMBER_ID]
 
 
-def test_a_full_group_takes_no_more() -> None:
+def test_full_group_takes_no_more() -> None:
     story = Story(GroupSettings(initial_rebalance_delay_ms=0, max_size=2))
     one, two = story.stable(2)
     assert story.replies[story.join()].error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
     assert story.heartbeat(one) is story.heartbeat(two) is ErrorCode.NONE
 
 
-def test_a_limit_that_was_lowered_turns_the_last_to_come_away() -> None:
+def test_limit_that_was_lowered_turns_the_last_to_come_away() -> None:
     story = Story()
     one, two, three = story.stable(3)
     story = story.restart(GroupSettings(initial_rebalance_delay_ms=0, max_size=2))
@@ -139,7 +139,7 @@ def heavy(size: int) -> list[JoinGroupRequestProtocol]:
     return [JoinGroupRequestProtocol(name="range", metadata=bytes(size))]
 
 
-def test_a_member_that_brings_too_much_is_rejected() -> None:
+def test_member_that_brings_too_much_is_rejected() -> None:
     story = Story(GroupSettings(initial_rebalance_delay_ms=0, max_member_bytes=10_000))
     assert story.replies[story.join(offers=heavy(10_000))].error_code == ErrorCode.INVALID_REQUEST
     assert story.shard._groups._memory.held == 0
@@ -168,7 +168,7 @@ def test_members_of_all_groups_share_one_bound_and_give_it_back_when_they_go() -
     assert memory.held == 0, "all sessions are over"
 
 
-def test_ids_that_nobody_comes_back_with_are_bounded_too() -> None:
+def test_memory_of_pending_members_is_bounded() -> None:
     story = Story(GroupSettings(initial_rebalance_delay_ms=0, max_members_bytes=25_000))
     request = JoinGroupRequest(
         session_timeout_ms=SESSION_MS, rebalance_timeout_ms=SESSION_MS, protocol_type="consumer", protocols=heavy(10)
@@ -184,7 +184,7 @@ def test_ids_that_nobody_comes_back_with_are_bounded_too() -> None:
     assert story.ask(ApiKey.JOIN_GROUP, msgspec.structs.replace(request, group_id="g")).error_code == codes[0]
 
 
-def test_a_coordinator_that_gives_up_gives_the_memory_of_its_members_back() -> None:
+def test_coordinator_that_gives_up_gives_the_memory_of_its_members_back() -> None:
     story = Story()
     story.stable(3)
     request = JoinGroupRequest(

@@ -20,7 +20,7 @@ def stable_pair(story: Story) -> tuple[JoinGroupResponse, JoinGroupResponse]:
     return one, two
 
 
-def test_a_static_follower_restarts_without_a_rebalance() -> None:
+def test_static_follower_restarts_without_a_rebalance() -> None:
     story = Story()
     one, two = stable_pair(story)
     again = story.joined(story.join(instance="i-2"))
@@ -32,7 +32,7 @@ def test_a_static_follower_restarts_without_a_rebalance() -> None:
     assert {member.member_id for member in story.shard.saved_groups["g"].members} == {one.member_id, again.member_id}
 
 
-def test_the_new_id_is_used_only_once_it_is_written() -> None:
+def test_new_id_is_used_only_once_it_is_written() -> None:
     story = Story()
     stable_pair(story)
     story.hold_writes = True
@@ -42,7 +42,7 @@ def test_the_new_id_is_used_only_once_it_is_written() -> None:
     assert story.joined(token).generation_id == 2
 
 
-def test_a_restart_that_cannot_be_written_is_tried_again() -> None:
+def test_restart_that_cannot_be_written_is_tried_again() -> None:
     story = Story()
     _, two = stable_pair(story)
     story.hold_writes = True
@@ -54,7 +54,7 @@ def test_a_restart_that_cannot_be_written_is_tried_again() -> None:
     assert story.state() == "Stable"
 
 
-def test_a_rebalance_that_begins_meanwhile_includes_the_restarted_member() -> None:
+def test_rebalance_that_begins_meanwhile_includes_the_restarted_member() -> None:
     story = Story()
     one, _ = stable_pair(story)
     story.hold_writes = True
@@ -67,7 +67,7 @@ def test_a_rebalance_that_begins_meanwhile_includes_the_restarted_member() -> No
     assert len(leader.members) == 3
 
 
-def test_the_former_process_is_fenced() -> None:
+def test_former_process_is_fenced() -> None:
     story = Story()
     _, zombie = stable_pair(story)
     story.joined(story.join(instance="i-2"))
@@ -81,7 +81,7 @@ def test_the_former_process_is_fenced() -> None:
     assert story.fetched() == -1
 
 
-def test_the_former_process_is_fenced_while_it_waits() -> None:
+def test_former_process_is_fenced_while_it_waits() -> None:
     story = Story()
     _, zombie = stable_pair(story)
     waiting = story.join(zombie.member_id, instance="i-2", offers=protocols(topics=("views",)))
@@ -92,7 +92,7 @@ def test_the_former_process_is_fenced_while_it_waits() -> None:
 
 
 @pytest.mark.parametrize("version", [5, 8])
-def test_an_old_static_leader_that_restarts_is_not_told_that_it_leads(version: int) -> None:
+def test_restarted_static_leader_with_an_old_client_does_not_learn_that_it_leads(version: int) -> None:
     story = Story()
     one, _ = stable_pair(story)
     again = story.joined(story.join(instance="i-1", version=version))
@@ -101,7 +101,7 @@ def test_an_old_static_leader_that_restarts_is_not_told_that_it_leads(version: i
     assert not again.skip_assignment
 
 
-def test_a_static_leader_that_restarts_leads_and_skips_the_assignment() -> None:
+def test_static_leader_that_restarts_leads_and_skips_the_assignment() -> None:
     story = Story()
     one, two = stable_pair(story)
     again = story.joined(story.join(instance="i-1", version=9))
@@ -111,7 +111,7 @@ def test_a_static_leader_that_restarts_leads_and_skips_the_assignment() -> None:
     assert story.replies[story.sync(again, instance="i-1")].assignment == b"share of " + one.member_id.encode()
 
 
-def test_a_restart_that_changes_the_protocol_means_a_rebalance() -> None:
+def test_restart_that_changes_the_protocol_means_a_rebalance() -> None:
     story = Story()
     first = story.joined(story.join(instance="i-1", offers=protocols("sticky", "range")))
     story.sync(first, {}, instance="i-1")
@@ -119,7 +119,7 @@ def test_a_restart_that_changes_the_protocol_means_a_rebalance() -> None:
     assert (again.generation_id, again.protocol_name) == (first.generation_id + 1, "range")
 
 
-def test_a_restart_during_the_assignment_means_a_rebalance() -> None:
+def test_restart_during_the_assignment_means_a_rebalance() -> None:
     story = Story()
     first = story.joined(story.join(instance="i-1"))
     second = story.join(instance="i-2")
@@ -129,7 +129,7 @@ def test_a_restart_during_the_assignment_means_a_rebalance() -> None:
     assert story.replies[story.sync(one, {}, instance="i-1")].error_code == ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_a_static_member_that_is_away_stays_until_its_session_ends() -> None:
+def test_static_member_that_is_away_stays_until_its_session_ends() -> None:
     story = Story()
     one = story.joined(story.join(instance="i-1", session_ms=4 * REBALANCE_MS))
     story.sync(one, {}, instance="i-1")
@@ -141,7 +141,7 @@ def test_a_static_member_that_is_away_stays_until_its_session_ends() -> None:
     assert story.heartbeat(one, instance="i-1") is ErrorCode.ILLEGAL_GENERATION
 
 
-def test_a_group_of_absent_static_members_waits_for_their_sessions() -> None:
+def test_group_of_absent_static_members_waits_for_their_sessions() -> None:
     story = Story()
     one = story.joined(story.join(instance="i-1", session_ms=3 * REBALANCE_MS))
     story.sync(one, {}, instance="i-1")
@@ -161,7 +161,7 @@ def _only_dynamic(story: Story) -> str:
     return member_id
 
 
-def test_an_administrator_removes_static_members_by_instance() -> None:
+def test_administrator_removes_static_members_by_instance() -> None:
     story = Story()
     one, two = stable_pair(story)
     assert story.leave(("", "i-2"), ("", "i-9"), (one.member_id, "i-9")) == [
@@ -184,12 +184,12 @@ def test_static_members_are_known_to_the_next_coordinator() -> None:
 
 
 @pytest.mark.parametrize("instance", ["", "i" * 250])
-def test_an_instance_id_has_a_length(instance: str) -> None:
+def test_instance_id_has_a_length(instance: str) -> None:
     story = Story()
     assert story.replies[story.join(instance=instance)].error_code == ErrorCode.INVALID_REQUEST
 
 
-def test_a_session_that_ends_frees_the_instance() -> None:
+def test_session_that_ends_frees_the_instance() -> None:
     story = Story()
     stable_pair(story)
     story.pass_ms(SESSION_MS)

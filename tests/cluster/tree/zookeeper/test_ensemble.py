@@ -24,7 +24,7 @@ CREATED, CHANGED, DELETED, CHILDREN = EventKind.CREATED, EventKind.CHANGED, Even
         ),
     ],
 )
-def test_a_connect_string_is_hosts_and_a_path(text: str, found: ZooKeeperConnect) -> None:
+def test_connect_string_is_hosts_and_a_path(text: str, found: ZooKeeperConnect) -> None:
     assert parse_connect(text) == found
     assert parse_connect(str(found)) == found
 
@@ -47,7 +47,7 @@ NODE = TransactionIds(created=1, changed=5, children=6, child_count=2)
         (NODE, TransactionIds(7, 8, 9, 1), [DELETED, CREATED, CHILDREN]),
     ],
 )
-def test_what_happened_between_two_looks_at_a_node(
+def test_differences_between_two_reads_of_a_node(
     before: TransactionIds | None, now: TransactionIds | None, kinds: list[EventKind]
 ) -> None:
     assert list(differences(before, now)) == kinds

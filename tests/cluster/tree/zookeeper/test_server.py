@@ -36,14 +36,14 @@ LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (DEBUG|INFO|WARNING|E
 # --- the class path
 
 
-def test_the_jars_of_the_package_suffice() -> None:
+def test_jars_of_the_package_suffice() -> None:
     jars = find_jars()
     assert len(jars.paths) == len(JAR_NAMES)
     assert all(Path(path).is_file() for path in jars.paths)
     assert re.fullmatch(r"3\.\d+\.\d+", jars.version)
 
 
-def test_the_newest_of_several_versions_is_taken_and_no_other_jar(tmp_path: Path) -> None:
+def test_newest_of_several_versions_is_taken_and_no_other_jar(tmp_path: Path) -> None:
     files = [f"{name}-1.9.0.jar" for name in JAR_NAMES]
     for file in (*files, "zookeeper-1.10.0.jar", "zookeeper-jute-1.2.jar", "zookeeper-contrib.jar"):
         (tmp_path / file).touch()
@@ -51,7 +51,7 @@ def test_the_newest_of_several_versions_is_taken_and_no_other_jar(tmp_path: Path
     assert names == ["zookeeper-1.10.0.jar", *files[1:]]
 
 
-def test_a_jar_that_is_missing_is_named_with_what_to_do(tmp_path: Path) -> None:
+def test_missing_jar_is_reported_with_what_to_do(tmp_path: Path) -> None:
     for name in JAR_NAMES:
         if name != "zookeeper-jute":
             (tmp_path / f"{name}-1.0.jar").touch()
@@ -83,24 +83,24 @@ def test_members_are_read_as_they_are_written() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "zk1:2888:3888", "1=zk1:2888", "0=a:1:2", "256=a:1:2", "1=a:1:x", "1=:1:2"])
-def test_what_is_no_server_of_an_ensemble_is_refused(text: str) -> None:
+def test_invalid_ensemble_server_is_rejected(text: str) -> None:
     with pytest.raises(ZooKeeperNotStarted, match="as in 1=zk1:2888:3888"):
         parse_members(text)
 
 
-def test_two_servers_with_one_id_are_refused() -> None:
+def test_two_servers_with_the_same_id_are_rejected() -> None:
     with pytest.raises(ZooKeeperNotStarted, match="have the same id"):
         parse_members("1=a:1:2,1=b:1:2")
 
 
-def test_a_folder_with_any_name_reaches_java(tmp_path: Path) -> None:
+def test_folder_with_any_name_reaches_java(tmp_path: Path) -> None:
     assert "dataDir=/d\\\\x/\\u00f6\\ud83d\\ude00\n" in config_text(ServerSettings("/d\\x/ö😀", 2181))
 
 
 # --- processes
 
 
-def test_a_server_is_not_asked_before_it_has_its_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_is_not_asked_before_it_has_its_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A question that comes earlier makes it log a NullPointerException."""
     has_data: list[bool] = []
 
@@ -118,7 +118,7 @@ def test_a_server_is_not_asked_before_it_has_its_data(tmp_path: Path, monkeypatc
     assert "Exception" not in (tmp_path / "zookeeper.log").read_text()
 
 
-def test_a_server_in_a_folder_with_a_strange_name_serves_and_keeps_its_data_over_a_kill(tmp_path: Path) -> None:
+def test_server_in_a_folder_with_a_strange_name_serves_and_keeps_its_data_over_a_kill(tmp_path: Path) -> None:
     folder = tmp_path / "a b ö"
     with ZooKeeperServer(str(folder)) as server:
         address = ServerAddress("127.0.0.1", server.port)
@@ -180,7 +180,7 @@ def told(arguments: Sequence[str]) -> tuple[int, str]:
         return process.returncode, error
 
 
-def test_the_command_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
+def test_command_serves_until_it_is_stopped(tmp_path: Path) -> None:
     port = free_port()
     with command("--data-dir", str(tmp_path / "zk"), "--port", str(port), "--log-level", "info") as process:
         assert process.stderr is not None
@@ -200,7 +200,7 @@ def test_the_command_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
     assert health_of(ServerAddress("127.0.0.1", port)).condition is Condition.REFUSED
 
 
-def test_a_server_does_not_outlive_a_command_that_was_killed(tmp_path: Path) -> None:
+def test_server_does_not_outlive_a_command_that_was_killed(tmp_path: Path) -> None:
     port = free_port()
     with command("--data-dir", str(tmp_path / "zk"), "--port", str(port)) as process:
         assert process.stderr is not None
@@ -211,7 +211,7 @@ def test_a_server_does_not_outlive_a_command_that_was_killed(tmp_path: Path) -> 
     until(lambda: health_of(ServerAddress("127.0.0.1", port)).condition is Condition.REFUSED, "its port is closed")
 
 
-def test_a_port_that_is_in_use_is_told_before_anything_is_started(tmp_path: Path) -> None:
+def test_port_in_use_is_reported_before_anything_is_started(tmp_path: Path) -> None:
     with create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         code, error = told(["--data-dir", str(tmp_path / "zk"), "--port", str(port)])
@@ -220,7 +220,7 @@ def test_a_port_that_is_in_use_is_told_before_anything_is_started(tmp_path: Path
     assert not (tmp_path / "zk").exists()
 
 
-def test_a_folder_that_is_a_file_is_told(tmp_path: Path) -> None:
+def test_folder_that_is_a_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     code, error = told(["--data-dir", str(tmp_path / "file"), "--port", str(free_port())])
     assert code == 1
@@ -237,7 +237,7 @@ def test_a_folder_that_is_a_file_is_told(tmp_path: Path) -> None:
         (["--port", "0"], "0 is not in the range"),
     ],
 )
-def test_wrong_options_are_told(arguments: list[str], message: str) -> None:
+def test_wrong_options_are_reported(arguments: list[str], message: str) -> None:
     code, error = told(arguments)
     assert code == 2
     assert message in error

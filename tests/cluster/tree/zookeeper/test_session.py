@@ -20,7 +20,7 @@ from penstock.testing.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 
 
 @pytest.mark.long
-def test_a_server_that_comes_back_in_time_finds_the_session_and_its_nodes(own_zookeeper: ZooKeeperServer) -> None:
+def test_server_that_comes_back_in_time_finds_the_session_and_its_nodes(own_zookeeper: ZooKeeperServer) -> None:
     async def story() -> None:
         tree = await open_zookeeper_tree(own_zookeeper.connect, session_timeout_ms=30_000)
         session = HeardSession(tree)
@@ -42,7 +42,7 @@ def test_a_server_that_comes_back_in_time_finds_the_session_and_its_nodes(own_zo
     run(story())
 
 
-def test_what_changed_while_there_was_no_connection_is_told_when_there_is_one(zookeeper: ZooKeeperServer) -> None:
+def test_changes_while_disconnected_are_reported_after_the_reconnect(zookeeper: ZooKeeperServer) -> None:
     async def story() -> None:
         trees = ZooKeeperTrees(zookeeper.connect)
         async with Proxy(zookeeper.port) as proxy:
@@ -79,7 +79,7 @@ def test_what_changed_while_there_was_no_connection_is_told_when_there_is_one(zo
     run(story())
 
 
-def test_an_expired_session_is_told_once_and_its_nodes_are_gone(
+def test_expired_session_is_reported_once_and_its_nodes_are_gone(
     zookeeper: ZooKeeperServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story() -> None:
@@ -130,7 +130,7 @@ def test_nothing_is_sent_once_kazoo_knows_of_the_end_even_if_the_loop_does_not_y
     run(story())
 
 
-def test_a_watcher_of_children_sees_them_all_in_the_end_though_they_come_while_it_looks(
+def test_watcher_of_children_sees_them_all_in_the_end_though_they_come_while_it_looks(
     zookeeper: ZooKeeperServer,
 ) -> None:
     async def story() -> None:
@@ -157,7 +157,7 @@ def test_a_watcher_of_children_sees_them_all_in_the_end_though_they_come_while_i
     run(story())
 
 
-def test_a_change_whose_answer_is_lost_may_have_happened_and_says_so(zookeeper: ZooKeeperServer) -> None:
+def test_change_whose_answer_is_lost_may_have_happened_and_says_so(zookeeper: ZooKeeperServer) -> None:
     async def story() -> None:
         trees = ZooKeeperTrees(zookeeper.connect)
         async with Proxy(zookeeper.port) as proxy:
@@ -205,7 +205,7 @@ def test_without_a_connection_a_change_waits_as_long_as_a_session_and_closing_do
     run(story())
 
 
-def test_a_server_that_is_silent_does_not_cost_the_session_that_others_would_keep(
+def test_server_that_is_silent_does_not_cost_the_session_that_others_would_keep(
     zookeeper: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kazoo.protocol.connection.random.shuffle", lambda hosts: None)
@@ -223,7 +223,7 @@ def test_a_server_that_is_silent_does_not_cost_the_session_that_others_would_kee
 
 
 @pytest.mark.long
-def test_an_ensemble_goes_on_without_its_leader() -> None:
+def test_ensemble_goes_on_without_its_leader() -> None:
     async def story(ensemble: ZooKeeperEnsemble) -> None:
         tree = await open_zookeeper_tree(f"{ensemble.connect}/kafka", session_timeout_ms=30_000)
         session = HeardSession(tree)
@@ -300,7 +300,7 @@ def test_long_paths_are_parted_into_requests_that_fit() -> None:
     assert [len(each) for each in path_chunks(["/a"] * 250)] == [100, 100, 50]
 
 
-def test_a_list_that_a_server_would_hang_up_on_is_refused_here(zookeeper: ZooKeeperServer) -> None:
+def test_transaction_that_is_too_large_for_the_server_is_rejected_before_it_is_sent(zookeeper: ZooKeeperServer) -> None:
     async def story(tree: Tree) -> None:
         with pytest.raises(DataTooLarge):
             await tree.multi([Create(f"/n{n}", bytes(200_000)) for n in range(6)])
@@ -309,7 +309,7 @@ def test_a_list_that_a_server_would_hang_up_on_is_refused_here(zookeeper: ZooKee
     live(ZooKeeperTrees(zookeeper.connect), story)
 
 
-def test_where_nobody_listens_the_error_says_how_to_start_one() -> None:
+def test_refused_connection_is_reported_with_how_to_start_a_server() -> None:
     with closing(create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
     message = _refused(f"127.0.0.1:{port}/kafka")
@@ -319,7 +319,7 @@ def test_where_nobody_listens_the_error_says_how_to_start_one() -> None:
     )
 
 
-def test_a_host_without_an_address_is_named() -> None:
+def test_host_without_an_address_is_named() -> None:
     message = _refused("zookeeper.invalid:2181")
     assert "zookeeper.invalid:2181 has no address" in message
     assert "\n" not in message
@@ -357,7 +357,7 @@ def _refused(connect: str) -> str:
         ("a:1/x//y", "is not a path"),
     ],
 )
-def test_a_connect_string_that_is_none_is_explained(connect: str, reason: str) -> None:
+def test_invalid_connect_string_is_reported_with_the_reason(connect: str, reason: str) -> None:
     with pytest.raises(InvalidConnect) as caught:
         run(open_zookeeper_tree(connect))
     assert reason in str(caught.value)

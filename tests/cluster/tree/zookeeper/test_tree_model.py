@@ -197,7 +197,7 @@ def play(trees: Trees, steps: Sequence[Step]) -> Player:
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, SEEDS))])
-def test_the_model_answers_and_tells_as_zookeeper_does(seed: int, zookeeper: ZooKeeperServer) -> None:
+def test_model_gives_the_same_answers_and_events_as_zookeeper(seed: int, zookeeper: ZooKeeperServer) -> None:
     steps = script(seed)
     model = play(SimulatedTrees(seed), steps)
     real = play(ZooKeeperTrees(zookeeper.connect), steps)
@@ -209,7 +209,7 @@ def test_the_model_answers_and_tells_as_zookeeper_does(seed: int, zookeeper: Zoo
     assert numbers == sorted(numbers), "nodes were created in another order"
 
 
-def test_the_scripts_meet_what_they_are_to_compare() -> None:
+def test_scripts_cover_the_cases_they_compare() -> None:
     """Changes that are made and rejected, reads that find and miss, sessions that take nodes with them, and events."""
     results: list[str] = []
     kinds: set[str] = set()
