@@ -44,7 +44,7 @@ from penstock.log import log_loader, recovery
 from penstock.log.file_records import Piece, walk
 from penstock.log.group_commit import Done, Flush, Flushable, GroupCommit
 from penstock.log.partition_log import Appended, PartitionLog
-from penstock.log.producer_state import NEW, ProducerStates, Verdict
+from penstock.log.producer_state import NEW, ProducerStates, SequenceCheck
 from penstock.log.producer_state import ProducerBatch as StoredBatch
 from penstock.log.recovery import Damage, LogDamage
 from penstock.records import Buffer, records_of, scan
@@ -157,7 +157,7 @@ def _walk_unverified(file: File, start: int, end: int, *, verify: bool = True) -
     return _REAL_WALK(file, start, end, verify=False)
 
 
-def _always_new(self: ProducerStates, batch: StoredBatch, *, from_client: bool = True) -> Verdict:
+def _always_new(self: ProducerStates, batch: StoredBatch, *, from_client: bool = True) -> SequenceCheck:
     return NEW
 
 
@@ -322,7 +322,7 @@ def _anybody_may_commit(
     """Whatever the generation."""
 
 
-def _reply_at_once(self: Turn, to: RequestContext, message: Message, refusal: Callable[[ErrorCode], Message]) -> None:
+def _reply_at_once(self: Turn, to: RequestContext, message: Message, error: Callable[[ErrorCode], Message]) -> None:
     self.reply(to, message)
 
 
