@@ -1,4 +1,4 @@
-"""The loop behind the blocking clients: shared, interruptible, gone when nobody needs it."""
+"""The loop behind the blocking clients: shared, interruptible, ended with the last client."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_coroutine_that_ignores_its_cancellation_does_not_hold_the_call(backgr
     goes_on.set()
 
 
-def test_a_blocking_call_on_the_loop_itself_is_refused_not_a_deadlock(background: Background) -> None:
+def test_a_blocking_call_on_the_loop_raises_instead_of_deadlocking(background: Background) -> None:
     async def blocking() -> int:
         return background.run(double(1))
 
@@ -128,7 +128,7 @@ def test_call_runs_on_the_loop(background: Background) -> None:
     assert not background.on_loop
 
 
-def test_releasing_ends_who_still_waits() -> None:
+def test_releasing_ends_pending_calls() -> None:
     held = Background.acquire()
     outcome: list[BaseException] = []
 

@@ -119,7 +119,7 @@ def test_a_listener_that_fails_does_not_keep_news_from_others(
 
             cluster.on_change(failing)
             cluster.on_change(lambda old, new: seen.append(new))
-            await cluster.wait_for_topic("told", timeout_ms=PATIENCE_MS)
+            await cluster.wait_for_topic("later", timeout_ms=PATIENCE_MS)
             assert seen
 
     run(story())
@@ -148,7 +148,7 @@ def test_a_client_that_is_closed_leaves_nothing_behind(broker: EmbeddedBroker) -
     until(lambda: open_files() <= before, "all files are closed")
 
 
-def test_closing_ends_who_waits() -> None:
+def test_closing_ends_pending_calls() -> None:
     async def story() -> None:
         fake = Fake()
         async with fake.server:
@@ -256,7 +256,7 @@ def test_a_topic_without_a_leader_is_asked_for_until_it_has_one() -> None:
         ):
             fake.nodes = led_by(-1)
             cluster.follow(["a"])
-            await until_async(lambda: len(fake.asked) >= 5, "nobody but the client itself asks")
+            await until_async(lambda: len(fake.asked) >= 5, "the client asks by itself")
             fake.nodes = led_by(1)
             await until_async(is_led, "it has a leader")
             await cluster.refresh()
@@ -269,7 +269,7 @@ def test_a_topic_without_a_leader_is_asked_for_until_it_has_one() -> None:
     run(story(), loop_factory=SkippingLoop)
 
 
-def test_who_waits_for_a_link_gets_what_takes_its_place() -> None:
+def test_a_caller_that_waits_for_a_dropped_connection_gets_its_replacement() -> None:
     async def story() -> None:
         async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.read()
@@ -340,7 +340,7 @@ def test_a_broker_restarted_at_its_address_is_found_again(tmp_path: Path) -> Non
 
 
 def test_the_topics_that_an_old_broker_keeps_for_itself_are_known_as_internal() -> None:
-    """Or whoever reads all topics would read the offsets of groups, too."""
+    """Otherwise a consumer of all topics would read the offsets of groups, too."""
 
     async def story() -> None:
         def answer(header: RequestHeader, message: Any) -> Message:
@@ -462,7 +462,7 @@ def test_callers_share_the_opening_of_a_connection_and_its_failure() -> None:
     run(story())
 
 
-def test_a_caller_who_goes_does_not_take_the_opening_with_him(broker: EmbeddedBroker) -> None:
+def test_a_cancelled_caller_does_not_cancel_the_opening(broker: EmbeddedBroker) -> None:
     async def story() -> None:
         async with ClusterClient(broker.address) as cluster:
             hasty = asyncio.ensure_future(cluster.to(0, lane="y"))
@@ -476,7 +476,7 @@ def test_a_caller_who_goes_does_not_take_the_opening_with_him(broker: EmbeddedBr
     run(story())
 
 
-def test_an_unknown_node_is_looked_for_then_refused(broker: EmbeddedBroker) -> None:
+def test_an_unknown_node_is_looked_up_then_rejected(broker: EmbeddedBroker) -> None:
     async def story() -> None:
         async with ClusterClient(broker.address) as cluster:
             with pytest.raises(NotConnected, match="broker 77"):

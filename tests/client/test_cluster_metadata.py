@@ -14,7 +14,7 @@ from penstock.wire.schemas.metadata import (
 ONE, TWO = b"1" * 16, b"2" * 16
 
 
-def told(
+def metadata(
     name: str, *leaders: tuple[int, int], topic_id: bytes = ONE, error: ErrorCode = ErrorCode.NONE
 ) -> MetadataResponse:
     """A response about one topic: leader and epoch of each partition."""
@@ -36,7 +36,7 @@ def leader(view: ClusterView, topic: str = "t", partition: int = 0) -> tuple[int
 
 
 def test_partitions_stand_by_index_however_they_arrive() -> None:
-    view = ClusterView().merge(told("t", (1, 0), (2, 0)))
+    view = ClusterView().merge(metadata("t", (1, 0), (2, 0)))
     assert [item.index for item in view.topics["t"].partitions] == [0, 1]
     assert leader(view, partition=1) == (2, 0)
     assert view.leader_of("t", 2) is None
@@ -45,49 +45,49 @@ def test_partitions_stand_by_index_however_they_arrive() -> None:
 
 
 def test_a_broker_that_is_behind_does_not_bring_an_old_leader_back() -> None:
-    view = ClusterView().merge(told("t", (2, 5)))
-    assert leader(view.merge(told("t", (1, 4)))) == (2, 5)
-    assert leader(view.merge(told("t", (1, 6)))) == (1, 6)
+    view = ClusterView().merge(metadata("t", (2, 5)))
+    assert leader(view.merge(metadata("t", (1, 4)))) == (2, 5)
+    assert leader(view.merge(metadata("t", (1, 6)))) == (1, 6)
 
 
 def test_the_same_epoch_brings_news_of_the_replicas() -> None:
-    view = ClusterView().merge(told("t", (2, 5)))
-    assert view.merge(told("t", (-1, 5))).topics["t"].partitions[0].leader == -1
+    view = ClusterView().merge(metadata("t", (2, 5)))
+    assert view.merge(metadata("t", (-1, 5))).topics["t"].partitions[0].leader == -1
 
 
 def test_a_topic_made_anew_begins_at_its_first_epoch_again() -> None:
-    view = ClusterView().merge(told("t", (2, 5)))
-    assert leader(view.merge(told("t", (1, 0), topic_id=TWO))) == (1, 0)
+    view = ClusterView().merge(metadata("t", (2, 5)))
+    assert leader(view.merge(metadata("t", (1, 0), topic_id=TWO))) == (1, 0)
 
 
 def test_brokers_without_epochs_are_believed() -> None:
-    view = ClusterView().merge(told("t", (1, -1)))
-    assert leader(view.merge(told("t", (2, -1)))) == (2, -1)
+    view = ClusterView().merge(metadata("t", (1, -1)))
+    assert leader(view.merge(metadata("t", (2, -1)))) == (2, -1)
 
 
 def test_a_partial_answer_leaves_the_other_topics_a_whole_one_does_not() -> None:
-    view = ClusterView().merge(told("a", (1, 0))).merge(told("b", (1, 0), topic_id=TWO))
+    view = ClusterView().merge(metadata("a", (1, 0))).merge(metadata("b", (1, 0), topic_id=TWO))
     assert set(view.topics) == {"a", "b"}
-    assert set(view.merge(told("b", (1, 0)), complete=True).topics) == {"b"}
-    assert set(view.merge(told("b", (1, 0)), keep=lambda name: name != "a").topics) == {"b"}
+    assert set(view.merge(metadata("b", (1, 0)), complete=True).topics) == {"b"}
+    assert set(view.merge(metadata("b", (1, 0)), keep=lambda name: name != "a").topics) == {"b"}
 
 
 def test_a_deleted_topic_has_an_error_and_no_partitions() -> None:
-    view = ClusterView().merge(told("t", (1, 0)))
-    gone = view.merge(told("t", topic_id=bytes(16), error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+    view = ClusterView().merge(metadata("t", (1, 0)))
+    gone = view.merge(metadata("t", topic_id=bytes(16), error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
     assert gone.topics["t"].error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert gone.topic("t") is None
     assert gone.leader_of("t", 0) is None
 
 
 def test_an_election_does_not_make_a_topic_disappear() -> None:
-    view = ClusterView().merge(told("t", (1, 0)))
-    waiting = view.merge(told("t", topic_id=ONE, error=ErrorCode.LEADER_NOT_AVAILABLE))
+    view = ClusterView().merge(metadata("t", (1, 0)))
+    waiting = view.merge(metadata("t", topic_id=ONE, error=ErrorCode.LEADER_NOT_AVAILABLE))
     assert len(waiting.topics["t"].partitions) == 1
 
 
 def test_news_in_passing_count_only_if_they_are_news() -> None:
-    view = ClusterView().merge(told("t", (1, 3), (1, 3)))
+    view = ClusterView().merge(metadata("t", (1, 3), (1, 3)))
     assert view.with_leader("t", 0, 2, 3) is view
     assert view.with_leader("t", 9, 2, 4) is view
     assert view.with_leader("x", 0, 2, 4) is view
@@ -97,10 +97,10 @@ def test_news_in_passing_count_only_if_they_are_news() -> None:
 
 
 def test_an_answer_without_brokers_does_not_make_us_forget_ours() -> None:
-    view = ClusterView().merge(told("t", (1, 0)))
+    view = ClusterView().merge(metadata("t", (1, 0)))
     assert set(view.merge(MetadataResponse()).nodes) == {1, 2}
 
 
-def test_the_same_answer_twice_is_no_change() -> None:
-    view = ClusterView().merge(told("t", (1, 0)))
-    assert view.merge(told("t", (1, 0))) == view
+def test_the_same_response_twice_changes_nothing() -> None:
+    view = ClusterView().merge(metadata("t", (1, 0)))
+    assert view.merge(metadata("t", (1, 0))) == view

@@ -90,7 +90,7 @@ def test_an_answer_in_pieces_of_one_byte_is_an_answer() -> None:
     run(story())
 
 
-def test_a_connection_cut_in_the_middle_of_a_frame_fails_all_who_wait() -> None:
+def test_a_connection_that_ends_inside_a_frame_fails_all_requests_in_flight() -> None:
     async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         header, _ = await next_request(reader)
         writer.write(answer_bytes(header, groups("g" * 200))[:100])
@@ -143,7 +143,7 @@ def test_an_answered_request_leaves_no_time_out_behind() -> None:
 
 
 @pytest.mark.parametrize("damage", ["correlation", "garbage", "unasked", "huge"])
-def test_what_is_no_answer_ends_the_connection(damage: str) -> None:
+def test_an_invalid_response_closes_the_connection(damage: str) -> None:
     async def wrong(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         header, _ = await next_request(reader)
         good = answer_bytes(header, groups("g"))
@@ -191,7 +191,7 @@ def test_giving_up_an_answer_does_not_disturb_the_next() -> None:
     run(story())
 
 
-def test_closing_fails_who_waits_and_may_be_repeated() -> None:
+def test_closing_fails_requests_in_flight_and_may_be_repeated() -> None:
     async def story() -> None:
         async with Scripted(speaking(lambda header, message: None)) as server:
             connection = await opened(server)

@@ -56,7 +56,7 @@ async def failure(server: Scripted, way: ConnectionOptions = WAY) -> UnusableAdd
         (b"\x00\x00", Cause.NOT_KAFKA, "it begins with 00 00)"),
     ],
 )
-def test_others_who_answer_are_told_by_their_first_bytes(first_bytes: bytes, cause: Cause, words: str) -> None:
+def test_other_servers_are_recognised_by_their_first_bytes(first_bytes: bytes, cause: Cause, words: str) -> None:
     async def story() -> None:
         async with Scripted(saying(first_bytes)) as server:
             error = await failure(server)
@@ -83,7 +83,7 @@ def test_nothing_listens() -> None:
         reservation.release()
 
 
-def test_a_name_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_cannot_be_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -172,7 +172,7 @@ def test_a_port_that_does_not_want_tls() -> None:
     run(story())
 
 
-def test_a_certificate_that_nobody_vouches_for(tmp_path: Path) -> None:
+def test_an_untrusted_certificate(tmp_path: Path) -> None:
     async def story() -> None:
         async with Scripted(saying(b""), tls=server_context(tmp_path)) as server:
             error = await failure(server, WAY._replace(ssl=ssl.create_default_context()))
@@ -222,7 +222,7 @@ def test_a_server_that_hears_but_does_not_speak() -> None:
     run(story())
 
 
-def test_a_balancer_with_nobody_behind_it() -> None:
+def test_a_load_balancer_without_a_broker() -> None:
     async def hanging_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         return
 
@@ -235,7 +235,7 @@ def test_a_balancer_with_nobody_behind_it() -> None:
     run(story())
 
 
-def test_a_broker_that_refuses_version_3_is_asked_in_version_0() -> None:
+def test_a_broker_that_rejects_version_3_is_asked_in_version_0() -> None:
     asked: list[int] = []
 
     async def old(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -406,7 +406,7 @@ def test_one_good_address_among_bad_ones_is_enough() -> None:
     run(story())
 
 
-def test_a_wrong_advertised_address_is_named_with_who_told_it() -> None:
+def test_a_wrong_advertised_address_is_reported_with_its_source() -> None:
     async def story() -> None:
         reservation = PortReservation("127.0.0.1", 0)
         answer = speaking(lambda *_: brokers((1, "127.0.0.1", reservation.port)))

@@ -34,7 +34,7 @@ def fetch_state(state: PartitionState) -> FetchState:
     return state.fetch_state
 
 
-def test_what_was_fetched_before_a_seek_counts_no_more() -> None:
+def test_what_was_fetched_before_a_seek_is_dropped() -> None:
     state = ready(offset=10)
     state.fetched(20, 0, 500)
     version = state.version
@@ -43,14 +43,14 @@ def test_what_was_fetched_before_a_seek_counts_no_more() -> None:
     assert (state.position, state.fetch_offset, state.buffered_bytes) == (3, 3, 0)
 
 
-def test_positions_follow_what_is_handed_out_and_never_go_back() -> None:
+def test_positions_follow_what_is_handed_out_and_never_decrease() -> None:
     state = ready(offset=10)
     state.handed_out(state.version, 15, 4)
     state.handed_out(state.version, 12, 4)
     assert (state.position, state.epoch) == (15, 4)
 
 
-def test_a_new_leader_makes_what_was_read_under_the_old_one_questionable() -> None:
+def test_after_a_leader_change_the_position_is_validated() -> None:
     state = ready()
     state.led_by(1)
     state.fetched(20, 1, 0)
@@ -61,7 +61,7 @@ def test_a_new_leader_makes_what_was_read_under_the_old_one_questionable() -> No
     assert fetch_state(state) is FetchState.READY
 
 
-def test_a_log_cut_below_what_the_user_saw_is_an_alarm_and_below_what_was_only_fetched_is_not() -> None:
+def test_only_a_truncation_below_what_was_handed_out_is_reported() -> None:
     state = ready()
     state.led_by(1)
     state.fetched(50, 1, 10)
@@ -75,7 +75,7 @@ def test_a_log_cut_below_what_the_user_saw_is_an_alarm_and_below_what_was_only_f
     assert fetch_state(state) is FetchState.STUCK
 
 
-def test_a_leader_that_does_not_know_the_epoch_says_nothing_against_the_position() -> None:
+def test_a_leader_that_does_not_know_the_epoch_confirms_the_position() -> None:
     state = ready(offset=7, epoch=1)
     state.led_by(4)
     assert fetch_state(state) is FetchState.VALIDATE
@@ -83,7 +83,7 @@ def test_a_leader_that_does_not_know_the_epoch_says_nothing_against_the_position
     assert (state.position, state.fetch_state) == (7, FetchState.READY)
 
 
-def test_what_a_former_leader_answers_after_the_new_one_was_asked_counts_no_more() -> None:
+def test_a_response_of_a_former_leader_is_ignored_once_the_new_one_is_asked() -> None:
     """The position was found to be right; what the former leader has beyond it, the new one may never have had."""
     state = ready()
     state.led_by(1)
@@ -97,7 +97,7 @@ def test_what_a_former_leader_answers_after_the_new_one_was_asked_counts_no_more
     assert not asked.is_current
 
 
-def test_lag_is_what_is_left_and_unknown_before_the_first_fetch() -> None:
+def test_lag_is_unknown_before_the_first_fetch() -> None:
     state = ready(offset=7)
     lags = [state.lag]
     state.high_watermark = 10
@@ -110,7 +110,7 @@ def test_lag_is_what_is_left_and_unknown_before_the_first_fetch() -> None:
 LEADERS = {P[0]: FetchSource(1, 0), P[1]: FetchSource(1, 0), P[2]: FetchSource(2, 5)}
 
 
-def test_a_plan_asks_each_leader_for_what_is_ready_and_not_full() -> None:
+def test_a_plan_fetches_what_is_ready_and_not_full_from_each_leader() -> None:
     full, paused, leaderless, waiting = ready(P[0]), ready(P[1]), ready(P[3]), PartitionState(P[1], 100)
     full.buffered_bytes = 100
     paused.paused = True
@@ -122,14 +122,14 @@ def test_a_plan_asks_each_leader_for_what_is_ready_and_not_full() -> None:
     assert not plans[2].is_partial
 
 
-def test_a_place_that_was_put_off_is_not_asked_for_before_its_time() -> None:
+def test_a_delayed_partition_is_not_fetched_before_its_time() -> None:
     state = ready()
     state.retry_at(50)
     assert plan_fetches([state], LEADERS, 49) == {}
     assert plan_fetches([state], LEADERS, 50)[1].wanted.keys() == {P[0]}
 
 
-def test_who_had_a_turn_goes_to_the_end() -> None:
+def test_a_partition_that_got_records_goes_to_the_end() -> None:
     turns = FetchRotation()
     turns.set([ready(p) for p in P[:3]])
     turns.move_to_end(P[0])
@@ -138,7 +138,7 @@ def test_who_had_a_turn_goes_to_the_end() -> None:
     assert [state.partition for state in turns] == [P[2], P[0], P[3]]
 
 
-def test_memory_that_is_on_its_way_counts_as_taken() -> None:
+def test_memory_of_requests_in_flight_counts_as_used() -> None:
     budget = Budget(100)
     budget.expect(1, 60)
     assert budget.room == 40
@@ -160,7 +160,7 @@ def test_topics_by_pattern_are_whole_names_without_internal_and_excluded_ones() 
     assert subscription_request(["later"]).match(existing) == {"later"}
 
 
-def test_subscriptions_that_contradict_themselves_are_refused() -> None:
+def test_contradictory_subscriptions_are_rejected() -> None:
     with pytest.raises(ValueError, match="not both"):
         subscription_request(["a"], pattern="b")
     with pytest.raises(ValueError, match="regular expression"):

@@ -42,7 +42,7 @@ def test_a_new_leader_ends_it() -> None:
     assert redirected().source(P, LEADER, 6, BOTH, 1) == LEADER
 
 
-def test_a_replica_that_is_no_broker_any_more_is_avoided_for_a_while() -> None:
+def test_a_replica_whose_broker_has_left_is_avoided_for_a_while() -> None:
     near = redirected()
     assert near.source(P, LEADER, 5, {LEADER}, 1) == LEADER
     assert not near.may_redirect([P], 2)
@@ -50,7 +50,7 @@ def test_a_replica_that_is_no_broker_any_more_is_avoided_for_a_while() -> None:
     assert near.may_redirect([P], 60_000)
 
 
-def test_only_the_replica_that_was_named_can_end_it_by_refusing() -> None:
+def test_only_an_error_of_the_preferred_replica_ends_the_redirection() -> None:
     near = redirected()
     assert not near.ended(P, LEADER, 1)
     assert near.ended(P, NEAR, 1)
@@ -71,7 +71,7 @@ Serve = Callable[[int, FetchRequest], PartitionData]
 
 
 class TwoBrokers:
-    """A leader and a follower that answer fetches as a story says; it is told who was asked, and for which rack."""
+    """A leader and a follower that answer fetches as the test says; records which broker was asked, for which rack."""
 
     def __init__(self, serve: Serve) -> None:
         self.asked: list[tuple[int, str, int]] = []
@@ -152,7 +152,7 @@ def test_a_replica_that_is_behind_sends_the_reader_back_and_loses_it_nothing() -
     ]  # fmt: skip
 
 
-def test_a_replica_that_is_not_to_be_reached_leaves_the_leader() -> None:
+def test_an_unreachable_replica_leaves_the_leader() -> None:
     def serve(node: int, message: FetchRequest) -> PartitionData:
         if node == NEAR:
             raise ConnectionAbortedError

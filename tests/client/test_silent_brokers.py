@@ -126,7 +126,7 @@ def test_a_producer_sends_again_to_the_new_leader_under_the_same_numbers(names_f
     run(story())
 
 
-def test_a_producer_waits_for_a_leader_that_is_slow_while_nobody_else_leads() -> None:
+def test_a_producer_waits_for_a_slow_leader_while_there_is_no_other() -> None:
     async def story() -> None:
         async with pair() as both:
             addresses = [server.address for server in both.servers.values()]

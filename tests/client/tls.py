@@ -1,4 +1,4 @@
-"""A certificate for 127.0.0.1 that nobody vouches for."""
+"""A self-signed certificate for 127.0.0.1."""
 
 from __future__ import annotations
 

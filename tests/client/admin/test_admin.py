@@ -148,7 +148,7 @@ def test_describing_a_topic_does_not_make_it(admin: Admin) -> None:
     assert "unmade" not in admin.list_topics()
 
 
-def test_one_topic_named_twice_is_refused(admin: Admin) -> None:
+def test_a_topic_given_twice_is_rejected(admin: Admin) -> None:
     with pytest.raises(ConfigError, match="twice"):
         admin.create_topics(["a", TopicSpec("a", 2)])
 
@@ -218,7 +218,7 @@ def test_settings_are_changed_one_by_one_and_given_back(admin: Admin) -> None:
     assert admin.describe_config(topic)["cleanup.policy"].value == "delete"
 
 
-def test_settings_that_are_refused_say_why(admin: Admin) -> None:
+def test_rejected_settings_have_a_reason(admin: Admin) -> None:
     admin.create_topic("picky")
     topic, nobody = ConfigResource.topic("picky"), ConfigResource.topic("nobody")
     with pytest.raises(InvalidSetting, match=r"no\.such"):
@@ -387,7 +387,7 @@ def test_members_and_what_they_read(admin: Admin, broker: EmbeddedBroker) -> Non
         bootstrap_servers=broker.address, group_id="team", client_id="someone", enable_auto_commit=False
     )
     # It would join before it knows the topic's partitions. It joins again when it does, and then forgets about that if
-    # a poll ends before it has been told what it has.
+    # a poll ends before it knows its partitions.
     consumer.topics()
     consumer.subscribe(["shared"])
     try:

@@ -81,7 +81,7 @@ def test_each_partition_has_its_outcome() -> None:
     assert [(topic.topic, topic.partitions) for topic in request.topic_partitions] == [("a", [0, 1]), ("b", [0])]
 
 
-def test_without_partitions_all_are_meant_and_with_none_nobody_is_asked() -> None:
+def test_without_partitions_all_are_meant_and_an_empty_list_sends_nothing() -> None:
     broker = Asked(ApiKey.ELECT_LEADERS, elected((A0, 0)))
     assert broker.run(lambda admin: admin.elect_leaders("unclean")) == {A0: None}
     assert (broker.requests[0].election_type, broker.requests[0].topic_partitions) == (1, None)
@@ -110,7 +110,7 @@ def test_a_partition_that_is_not_answered_is_not_taken_for_done() -> None:
     assert "does not contain the partition" in str(outcomes[A1])
 
 
-def test_another_word_for_an_election_is_refused() -> None:
+def test_an_unknown_election_type_is_rejected() -> None:
     with pytest.raises(ConfigError, match="clean"):
         Asked(ApiKey.ELECT_LEADERS).run(lambda admin: admin.elect_leaders("clean", [A0]))  # type: ignore[arg-type]
 
@@ -212,6 +212,6 @@ def test_a_broker_that_turns_in_circles_is_not_asked_for_ever() -> None:
     assert described(broker, 1) == [((3,), (9,))]
 
 
-def test_who_does_not_say_is_not_guessed_at() -> None:
+def test_what_a_broker_does_not_send_stays_unknown() -> None:
     assert described(Asked(ApiKey.DESCRIBE_TOPIC_PARTITIONS, page(0, None, None), highest=0), 1) == [(None, None)]
     assert described(Asked(ApiKey.ELECT_LEADERS), 1) == [(None, None)]

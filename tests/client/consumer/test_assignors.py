@@ -80,7 +80,7 @@ def test_range_splits_each_topic_into_runs_the_first_ones_longer() -> None:
     }
 
 
-def test_round_robin_deals_out_in_turn_and_passes_over_who_does_not_want() -> None:
+def test_round_robin_skips_members_that_do_not_subscribe() -> None:
     shares = RoundRobinAssignor().assign(
         {"t0": 1, "t1": 2, "t2": 3}, [member("c0", "t0"), member("c1", "t0", "t1"), member("c2", "t0", "t1", "t2")]
     )
@@ -195,7 +195,7 @@ def test_of_two_claims_the_later_generation_counts_and_of_equal_ones_neither() -
     assert kept == {"x": [], "y": []}
 
 
-def test_a_partition_that_changes_hands_is_nobodys_for_one_rebalance() -> None:
+def test_a_partition_that_moves_has_no_owner_for_one_rebalance() -> None:
     assignor = CooperativeStickyAssignor()
     every = [TopicPartition("t", n) for n in range(4)]
     first = assignor.assign({"t": 4}, [holding(assignor, "a", ["t"], every, 1), holding(assignor, "b", ["t"], [], -1)])
@@ -208,7 +208,7 @@ def test_a_partition_that_changes_hands_is_nobodys_for_one_rebalance() -> None:
     assert sorted(second["a"] + second["b"]) == every
 
 
-def test_unknown_and_repeated_names_are_refused_with_what_there_is() -> None:
+def test_unknown_and_duplicate_names_are_rejected_with_the_choices() -> None:
     with pytest.raises(ValueError, match="cooperative-sticky"):
         assignors_from(["ranges"])
     with pytest.raises(ValueError, match="twice"):

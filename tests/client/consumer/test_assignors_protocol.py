@@ -73,7 +73,7 @@ def test_whatever_bytes_a_member_sends_the_answer_is_a_message_or_a_protocol_err
 
 
 @given(subscriptions)
-def test_a_truncated_subscription_is_refused(subscription: Subscription) -> None:
+def test_a_truncated_subscription_is_rejected(subscription: Subscription) -> None:
     data = encode_subscription(subscription)
     for size in range(len(data)):
         with pytest.raises(ProtocolError):

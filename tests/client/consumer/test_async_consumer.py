@@ -125,10 +125,10 @@ def test_commits_are_awaited_or_left_to_themselves(broker: EmbeddedBroker) -> No
                     await consumer.commit(record)
                     break
             assert (await consumer.committed())[tp].offset == 5
-            told: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            calls: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
             await read(consumer, 2)
-            consumer.commit_nowait(callback=lambda offsets, error: told.set_result((offsets[tp].offset, error)))
-            assert await told == (7, None)
+            consumer.commit_nowait(callback=lambda offsets, error: calls.set_result((offsets[tp].offset, error)))
+            assert await calls == (7, None)
         async with reader(broker.address, topic, group_id=group) as consumer:
             assert await read(consumer, 3) == [7, 8, 9]
         async with reader(broker.address, topic, group_id=group) as consumer:
@@ -253,11 +253,11 @@ def test_an_assignment_can_be_waited_for(broker: EmbeddedBroker) -> None:
     topic = filled_topic(broker, 10)
 
     async def story() -> None:
-        told: list[Any] = []
+        calls: list[Any] = []
         async with AsyncConsumer(topic, bootstrap_servers=broker.address, group_id=new_group()) as consumer:
-            consumer.on_assign(told.append)
+            consumer.on_assign(calls.append)
             assert await consumer.wait_for_assignment(10_000) == {(topic, 0)}
-            assert told == [[(topic, 0)]]
+            assert calls == [[(topic, 0)]]
             await consumer.unsubscribe()
             with pytest.raises(TimedOut, match="There is no subscription"):
                 await consumer.wait_for_assignment(50)

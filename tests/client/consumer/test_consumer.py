@@ -156,11 +156,11 @@ def test_a_paused_partition_is_not_handed_out_and_nothing_of_it_is_lost(broker: 
         assert [*numbers([first]), *read(consumer, 99)] == list(range(first.partition, 200, 2))
 
 
-def test_who_seeks_before_reading_needs_no_policy(broker: EmbeddedBroker) -> None:
+def test_seeking_before_reading_needs_no_reset_policy(broker: EmbeddedBroker) -> None:
     topic = filled_topic(broker, 10, partitions=2)
     with reader(broker.address, auto_offset_reset="none") as consumer:
         consumer.assign([(topic, 0), (topic, 1)])
-        until(lambda: consumer._queue.attention, "it is known that nobody said where to begin")
+        until(lambda: consumer._queue.attention, "the missing offset is known")
         consumer.seek((topic, 0), 2)
         consumer.seek_to_beginning((topic, 1))
         assert sorted(read(consumer, 8)) == [1, 3, 4, 5, 6, 7, 8, 9]
@@ -230,7 +230,7 @@ def test_commits_without_waiting_tell_their_outcome(broker: EmbeddedBroker) -> N
         assert consumer.committed()[TopicPartition(topic, 0)].offset == 3
 
 
-def test_a_commit_that_nobody_waits_for_is_through_before_the_consumer_ends(broker: EmbeddedBroker) -> None:
+def test_an_async_commit_finishes_before_the_consumer_is_closed(broker: EmbeddedBroker) -> None:
     topic, group = filled_topic(broker, 5), new_group()
     with reader(broker.address, topic, group_id=group, enable_auto_commit=False) as consumer:
         read(consumer, 3)
@@ -422,7 +422,7 @@ def test_a_record_that_cannot_be_decoded_raises_and_can_be_sought_past(broker: E
 # Options and the end
 
 
-def test_options_that_make_no_sense_are_refused_by_name_before_anything_is_tried() -> None:
+def test_an_invalid_option_is_rejected_by_name_before_connecting() -> None:
     with pytest.raises(ConfigError, match="auto_offset_reset"):
         Consumer("t", auto_offset_reset="smallest")  # type: ignore[call-overload]
     with pytest.raises(ConfigError, match="no option max_pol_records"):
@@ -444,7 +444,7 @@ def test_options_that_make_no_sense_are_refused_by_name_before_anything_is_tried
             Consumer("t", **{option: given})
 
 
-def test_topics_high_watermarks_and_metrics_are_to_be_had(broker: EmbeddedBroker) -> None:
+def test_topics_high_watermarks_and_metrics(broker: EmbeddedBroker) -> None:
     topic, group = filled_topic(broker, 30, partitions=2), new_group()
     reported: list[dict[str, float]] = []
     with reader(
@@ -467,7 +467,7 @@ def test_topics_high_watermarks_and_metrics_are_to_be_had(broker: EmbeddedBroker
         assert metrics["bytes_fetched"] > 0
         assert 0 < metrics["fetch_latency_ms_mean"] <= metrics["fetch_latency_ms_max"]
         assert metrics["connections"] >= 1
-        until(lambda: reported and reported[-1]["records_fetched"] == 30, "the callback was told")
+        until(lambda: reported and reported[-1]["records_fetched"] == 30, "the callback was called")
         assert reported[-1].keys() == metrics.keys()
 
 
@@ -641,11 +641,11 @@ def test_what_is_resumed_or_assigned_does_not_wait_for_the_fetch_that_waits(brok
 def test_waiting_for_an_assignment_hands_out_nothing_and_calls_functions(broker: EmbeddedBroker) -> None:
     topic = filled_topic(broker, 10, partitions=2)
     with reader(broker.address, topic, group_id=new_group()) as consumer:
-        told: list[Any] = []
-        consumer.on_assign(told.append)
+        calls: list[Any] = []
+        consumer.on_assign(calls.append)
         both = consumer.wait_for_assignment(PATIENCE_MS)
         assert both == {(topic, 0), (topic, 1)} == consumer.assignment()
-        assert told == [[(topic, 0), (topic, 1)]]
+        assert calls == [[(topic, 0), (topic, 1)]]
         assert consumer.wait_for_assignment() == both
         assert sorted(read(consumer, 10)) == list(range(10))
 

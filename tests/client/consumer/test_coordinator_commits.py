@@ -1,4 +1,4 @@
-"""In which order commits reach the store, and what a refusal means, without a broker."""
+"""The order in which commits reach the store, and what a rejection means, without a broker."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def settle(membership: Membership, generation: int) -> None:
     membership.assigned(assign, 0)
 
 
-def test_a_member_whose_generation_is_refused_has_lost_its_partitions() -> None:
+def test_a_member_whose_generation_is_rejected_has_lost_its_partitions() -> None:
     async def tell(commits: Commits, store: SlowStore) -> None:
         membership = commits.membership = member()
         store.refusal = ErrorCode.ILLEGAL_GENERATION
@@ -145,7 +145,7 @@ def test_a_member_whose_generation_is_refused_has_lost_its_partitions() -> None:
     story(tell)
 
 
-def test_that_an_old_generation_is_refused_says_nothing_of_the_one_that_the_member_has_joined_since() -> None:
+def test_a_rejected_old_generation_does_not_affect_the_current_one() -> None:
     """A commit that was tried again and again until the group had met (seed 8328)."""
 
     async def tell(commits: Commits, store: SlowStore) -> None:

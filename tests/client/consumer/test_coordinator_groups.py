@@ -1,4 +1,4 @@
-"""Consumers that share: members come, go, are slow, are killed; every record is read by somebody, in order."""
+"""Consumers in a group: members join, leave, are slow, are killed; every record is read, in order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STRATEGIES = ["range", "roundrobin", "sticky", "cooperative-sticky"]
 
 
 class Worker(threading.Thread):
-    """A member that reads until it is told to stop, and remembers what it was told and what it read."""
+    """A member that reads until it is stopped, and records its callbacks and what it read."""
 
     def __init__(self, address: str, topic: str, group: str, **options: Any) -> None:
         super().__init__(daemon=True)
@@ -66,7 +66,7 @@ def stopping(*workers: Worker) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_members_share_the_partitions_and_take_over_from_who_leaves(broker: EmbeddedBroker, strategy: str) -> None:
+def test_members_share_partitions_and_take_over_from_a_leaving_member(broker: EmbeddedBroker, strategy: str) -> None:
     topic, group = filled_topic(broker, 60, partitions=6), new_group()
     options = {"partition_assignment_strategy": strategy}
     first = Worker(broker.address, topic, group, **options)
@@ -107,17 +107,17 @@ def test_cooperative_members_keep_what_does_not_move(broker: EmbeddedBroker) -> 
 def test_functions_are_called_before_partitions_go_and_can_commit_there(broker: EmbeddedBroker) -> None:
     topic, group = filled_topic(broker, 40, partitions=2), new_group()
     consumer = reader(broker.address, topic, group_id=group, enable_auto_commit=False)
-    told: list[tuple[str, int]] = []
+    calls: list[tuple[str, int]] = []
 
     @consumer.on_assign
     def begin(partitions: list[TopicPartition]) -> None:
-        told.append(("+", len(partitions)))
+        calls.append(("+", len(partitions)))
         for partition in partitions:
             consumer.seek(partition, 10)
 
     @consumer.on_revoke
     def finish(partitions: list[TopicPartition]) -> None:
-        told.append(("-", len(partitions)))
+        calls.append(("-", len(partitions)))
         consumer.commit()
 
     with consumer:
@@ -125,7 +125,7 @@ def test_functions_are_called_before_partitions_go_and_can_commit_there(broker: 
         other = Worker(broker.address, topic, group)
         with stopping(other):
             until(lambda: bool(consumer.poll(20) is not None and other.partitions), "they share")
-            assert told[:3] == [("+", 2), ("-", 2), ("+", 1)]
+            assert calls[:3] == [("+", 2), ("-", 2), ("+", 1)]
             fill(broker, topic, [1], partition=min(other.partitions))
             until(lambda: bool(other.seen), "the other reads on")
             assert other.seen[0][1] == 20
@@ -146,7 +146,7 @@ def test_a_slow_reader_stays_a_member_and_lets_go_only_between_records(broker: E
             until(lambda: slow.poll(10) is not None and len(other.partitions) == 1, "it gets its share")
 
 
-def test_who_does_not_poll_for_too_long_loses_its_partitions_and_gets_them_back(broker: EmbeddedBroker) -> None:
+def test_a_consumer_that_does_not_poll_loses_its_partitions_and_gets_them_back(broker: EmbeddedBroker) -> None:
     topic, group = filled_topic(broker, 40, partitions=2), new_group()
     lost: list[list[TopicPartition]] = []
     with reader(broker.address, topic, group_id=group, max_poll_interval_ms=300, enable_auto_commit=False) as idle:
@@ -194,7 +194,7 @@ def test_a_second_static_member_of_the_same_name_fences_the_first(broker: Embedd
         with reader(broker.address, topic, group_id=group, group_instance_id="one") as second:
             until(lambda: second.poll(10) is not None and bool(second.assignment()), "the second has it")
             with pytest.raises(FencedInstance, match="group_instance_id"):
-                until(lambda: first.poll(50) is None, "the first is told")
+                until(lambda: first.poll(50) is None, "the first notices")
 
 
 def test_members_that_have_no_assignor_in_common_are_told_so(broker: EmbeddedBroker) -> None:
@@ -205,10 +205,10 @@ def test_members_that_have_no_assignor_in_common_are_told_so(broker: EmbeddedBro
     ):
         read(first, 1)
         with pytest.raises(GroupError, match="in common"):
-            until(lambda: second.poll(50) is None, "it is told")
+            until(lambda: second.poll(50) is None, "it notices")
 
 
-def test_a_session_that_the_broker_does_not_accept_is_refused_with_its_limits(broker: EmbeddedBroker) -> None:
+def test_an_invalid_session_timeout_is_rejected_with_the_limits(broker: EmbeddedBroker) -> None:
     consumer = reader(broker.address, "anything", group_id=new_group(), session_timeout_ms=100)
     with consumer, pytest.raises(GroupError, match=r"group\.min\.session\.timeout\.ms"):
         consumer.poll(PATIENCE_MS)
@@ -234,7 +234,7 @@ def test_an_assignor_of_ones_own_is_used(broker: EmbeddedBroker) -> None:
         until(lambda: {len(own.partitions), len(other.partitions)} == {0, 2}, "one has all")
 
 
-def test_a_function_that_raises_is_heard_by_the_reader_and_the_group_goes_on(broker: EmbeddedBroker) -> None:
+def test_a_callback_that_raises_reaches_the_reader_and_the_group_continues(broker: EmbeddedBroker) -> None:
     topic, group = filled_topic(broker, 4), new_group()
     with reader(broker.address, topic, group_id=group) as consumer:
 
@@ -340,7 +340,7 @@ def test_a_consumer_without_topics_can_be_typed(address: str) -> None:
         assert consumer.poll() == {}
 
 
-def test_a_topic_that_only_another_member_waits_for_is_found_by_who_leads_the_group(broker: EmbeddedBroker) -> None:
+def test_the_group_leader_finds_a_missing_topic_of_another_member(broker: EmbeddedBroker) -> None:
     present, late, group = filled_topic(broker, 3), f"late-{new_group()}", new_group()
     leader = Worker(broker.address, present, group)
     with stopping(leader):

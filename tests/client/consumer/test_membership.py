@@ -138,7 +138,7 @@ def test_a_fenced_static_member_loses_its_partitions_and_does_not_come_back() ->
     assert m.next_step(10_000) == Fail(ErrorCode.FENCED_INSTANCE_ID)
 
 
-def test_whoever_does_not_poll_leaves_and_comes_back_with_the_next_poll_having_lost_everything() -> None:
+def test_a_member_that_does_not_poll_leaves_and_rejoins_with_the_next_poll() -> None:
     m = new()
     get_in(m, A)
     settle(m)
@@ -232,7 +232,7 @@ codes = st.sampled_from(
 def test_whatever_the_coordinator_answers_partitions_come_and_go_in_pairs(
     script: list[tuple[int, frozenset[TopicPartition], int, bool]], cooperative: bool
 ) -> None:
-    """The user is told of no partition twice without its going in between, and of none that it does not have."""
+    """No partition is assigned twice without being revoked in between, and none is revoked that is not assigned."""
     m = new(cooperative=cooperative)
     now, held, generation = 0.0, set[TopicPartition](), 0
     for code, share, passed, polls in script:

@@ -1,10 +1,8 @@
 """What the stories of the contract share: which broker they run against, and what it can do.
 
-Noun: the contract is what a user of the client and of the command may rely on, whoever wrote the broker. Its stories
-take `bootstrap` (an address), `capabilities` and `make_topic`; who runs them elsewhere gives these three fixtures and
-has the stories by `stories_of`.
-
-Rule: a story goes through the public names only. Where it can, it is not our own client that judges our own client.
+The contract is what users of the client and of the command may rely on, with any broker. Its stories take the fixtures
+`bootstrap` (an address), `capabilities` and `make_topic`; to run them elsewhere, define these three and import the
+stories with `stories_of`. Stories use public names only, and check results with another client library where possible.
 """
 
 from __future__ import annotations
@@ -50,9 +48,9 @@ class Capabilities:
     static_members: bool = True
     codecs: frozenset[str] = frozenset({"none", "gzip", "snappy", "lz4", "zstd"})
     librdkafka: Mapping[str, Any] = field(default_factory=dict)
-    """What confluent-kafka has to be told to talk to it."""
+    """Settings for confluent-kafka."""
     kafka_python: Mapping[str, Any] = field(default_factory=dict)
-    """What kafka-python has to be told."""
+    """Settings for kafka-python."""
 
     def need(self, what: str) -> None:
         """Skips the story if the broker lacks this."""
@@ -171,7 +169,7 @@ def librdkafka_reader(bootstrap: str, capabilities: Capabilities, **options: Any
 def read_by_librdkafka(
     bootstrap: str, capabilities: Capabilities, topic: str, count: int, *, partition: int = 0
 ) -> list[Any]:
-    """The records of a partition, by somebody else's consumer."""
+    """The records of a partition, read by another consumer library."""
     confluent = pytest.importorskip("confluent_kafka")
     with librdkafka_reader(bootstrap, capabilities) as consumer:
         consumer.assign([confluent.TopicPartition(topic, partition, 0)])
@@ -186,7 +184,7 @@ def read_by_librdkafka(
 
 
 class Worker(threading.Thread):
-    """A member of a group that reads until it is told to stop, and remembers what it read."""
+    """A member of a group that reads until it is stopped, and records what it read."""
 
     def __init__(self, bootstrap: str, topic: str, group: str, **options: Any) -> None:
         super().__init__(daemon=True)

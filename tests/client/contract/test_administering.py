@@ -1,4 +1,4 @@
-"""Looking after a cluster, whoever wrote its brokers: every call of `Admin`, and of `AsyncAdmin` behind it."""
+"""Every call of `Admin`, and of `AsyncAdmin` behind it, against any broker."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def test_of_many_topics_each_has_its_own_answer(caretaker: Admin, capabilities: 
     assert isinstance(found["no good/name"], errors.InvalidTopic)
     assert not isinstance(found[good], errors.PenstockError)
     assert not isinstance(found[default], errors.PenstockError)
-    refused = caretaker.create_topics([TopicSpec(new_name("t"), 1, config={"no.such.setting": "1"})])
-    assert all(isinstance(error, errors.InvalidSetting) for error in refused.values())
+    rejected = caretaker.create_topics([TopicSpec(new_name("t"), 1, config={"no.such.setting": "1"})])
+    assert all(isinstance(error, errors.InvalidSetting) for error in rejected.values())
     until(lambda: {good, default} <= {*caretaker.list_topics()}, "they are listed")
     described = caretaker.describe_topics([good, "missing-topic"])
     assert not isinstance(described[good], errors.PenstockError)
@@ -176,8 +176,8 @@ def test_offsets_are_listed_at_the_ends_and_by_time(
         assert offset("max_timestamp") == 9
         assert offset("latest", isolation_level="read_committed") == 10
     else:
-        refused = caretaker.list_offsets({(topic, 0): BEGIN_MS})[partitions_of(topic, 1)[0]]
-        assert isinstance(refused, errors.UnsupportedVersion), "where a segment begins is no answer"
+        rejected = caretaker.list_offsets({(topic, 0): BEGIN_MS})[partitions_of(topic, 1)[0]]
+        assert isinstance(rejected, errors.UnsupportedVersion), "the start of a segment is not the answer"
 
 
 def test_records_are_deleted_up_to_an_offset(
@@ -211,8 +211,8 @@ def test_a_group_is_seen_moved_and_forgotten(
             assert group not in [listed.group_id for listed in caretaker.list_groups(states=["Empty"])]
             with pytest.raises(errors.GroupNotEmpty):
                 caretaker.delete_group(group)
-        refused = caretaker.set_group_offsets(group, {zero: 1})
-        assert isinstance(refused[zero], errors.PenstockError)
+        rejected = caretaker.set_group_offsets(group, {zero: 1})
+        assert isinstance(rejected[zero], errors.PenstockError)
     assert caretaker.set_group_offsets(group, {zero: 2, one: OffsetAndMetadata(3, metadata="m")}) == {
         zero: None,
         one: None,

@@ -1,4 +1,4 @@
-"""The command in processes of its own, whoever wrote the broker."""
+"""The command in its own processes, against any broker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from tests.client.contract.contract import Capabilities, MakeTopic, fill, new_group, new_name, texts
 from tests.timeouts import PATIENCE_S
 
-_REFUSED = 4
+_REJECTED = 4
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 FIXTURES = ("run",)
 
@@ -33,23 +33,23 @@ def run(bootstrap: str) -> Run:
     return running
 
 
-def told(run: Run, *words: str, **options: Any) -> Any:
+def result_of(run: Run, *words: str, **options: Any) -> Any:
     return json.loads(run(*words, "--format", "json", **options).stdout)
 
 
 def test_the_command_makes_describes_alters_and_deletes_a_topic(run: Run, capabilities: Capabilities) -> None:
     capabilities.need("administers")
     name = new_name("made")
-    made = told(run, "topics", "create", name, "--partitions", "2", "--config", "retention.ms=5000000")
+    made = result_of(run, "topics", "create", name, "--partitions", "2", "--config", "retention.ms=5000000")
     assert [(topic["name"], topic["partitions"], topic["existed"]) for topic in made["topics"]] == [(name, 2, False)]
     run("topics", "create", name, "--if-not-exists")
-    refused = run("topics", "create", name, code=_REFUSED)
-    assert name in refused.stderr
+    rejected = run("topics", "create", name, code=_REJECTED)
+    assert name in rejected.stderr
     run("topics", "alter", name, "--partitions", "3", "--config", "cleanup.policy=compact")
-    (topic,) = told(run, "topics", "describe", name)["topics"]
+    (topic,) = result_of(run, "topics", "describe", name)["topics"]
     assert [part["partition"] for part in topic["partitions"]] == [0, 1, 2]
     assert topic["config"] == {"cleanup.policy": "compact", "retention.ms": "5000000"}
-    assert told(run, "topics", "delete", name) == {"deleted": [name], "failed": {}, "dryRun": False}
+    assert result_of(run, "topics", "delete", name) == {"deleted": [name], "failed": {}, "dryRun": False}
 
 
 def test_the_command_shows_topics_brokers_and_offsets(
@@ -58,16 +58,16 @@ def test_the_command_shows_topics_brokers_and_offsets(
     topic = make_topic(2)
     fill(bootstrap, topic, texts(5), partition=1)
     assert topic in run("topics", "list").stdout.split()
-    (described,) = told(run, "topics", "describe", topic)["topics"]
+    (described,) = result_of(run, "topics", "describe", topic)["topics"]
     assert [(part["beginOffset"], part["endOffset"]) for part in described["partitions"]] == [(0, 0), (0, 5)]
-    offsets = told(run, "offsets", f"{topic}:1")["partitions"]
+    offsets = result_of(run, "offsets", f"{topic}:1")["partitions"]
     assert [(part["partition"], part["begin"], part["end"], part["records"]) for part in offsets] == [(1, 0, 5, 5)]
-    (broker,) = told(run, "brokers", "list")["brokers"]
+    (broker,) = result_of(run, "brokers", "list")["brokers"]
     assert f"{broker['host']}:{broker['port']}" == bootstrap
     assert bootstrap.rpartition(":")[2] in run("brokers", "list").stdout
     assert run("topics", "describe", topic).stdout
     if capabilities.administers:
-        assert told(run, "brokers", "disks")
+        assert result_of(run, "brokers", "disks")
 
 
 def test_records_go_in_and_come_out_by_the_command(run: Run, capabilities: Capabilities, make_topic: MakeTopic) -> None:
@@ -104,33 +104,33 @@ def test_a_group_of_the_command_is_described_moved_and_deleted(
     fill(bootstrap, topic, texts(10))
     first = run("consume", topic, "--group", group, "--from-beginning", "-n", "4").stdout
     assert first.encode().split() == texts(4)
-    (described,) = told(run, "groups", "describe", group)["groups"]
+    (described,) = result_of(run, "groups", "describe", group)["groups"]
     (part,) = described["partitions"]
     assert (part["committed"], part["end"], part["lagRecords"]) == (4, 10, 6)
     if capabilities.administers:
-        assert group in [each["group"] for each in told(run, "groups", "list")["groups"]]
-    planned = told(run, "groups", "seek", group, "--topic", topic, "--shift-by", "-1")
+        assert group in [each["group"] for each in result_of(run, "groups", "list")["groups"]]
+    planned = result_of(run, "groups", "seek", group, "--topic", topic, "--shift-by", "-1")
     assert (planned["executed"], [move["offset"] for move in planned["moves"]]) == (False, [3])
-    moved = told(run, "groups", "seek", group, "--all-topics", "--to-offset", "7", "--execute")
+    moved = result_of(run, "groups", "seek", group, "--all-topics", "--to-offset", "7", "--execute")
     assert [(move["committed"], move["offset"], move["error"]) for move in moved["moves"]] == [(4, 7, None)]
     rest = run("consume", topic, "--group", group, "-n", "3").stdout
     assert rest.encode().split() == texts(3, 7)
     assert group in run("groups", "describe", group).stdout
     if capabilities.administers:
-        assert told(run, "groups", "delete", group)["deleted"] == [group]
-        run("groups", "describe", group, code=_REFUSED)
+        assert result_of(run, "groups", "delete", group)["deleted"] == [group]
+        run("groups", "describe", group, code=_REJECTED)
 
 
 def test_settings_by_the_command(run: Run, capabilities: Capabilities, make_topic: MakeTopic) -> None:
     capabilities.need("administers")
     topic = make_topic()
-    (change,) = told(run, "configs", "alter", "--topic", topic, "--set", "retention.ms=1000000")["changes"]
+    (change,) = result_of(run, "configs", "alter", "--topic", topic, "--set", "retention.ms=1000000")["changes"]
     assert (change["name"], change["after"]) == ("retention.ms", "1000000")
-    settings = {each["name"]: each for each in told(run, "configs", "describe", "--topic", topic)["settings"]}
+    settings = {each["name"]: each for each in result_of(run, "configs", "describe", "--topic", topic)["settings"]}
     assert (settings["retention.ms"]["value"], settings["retention.ms"]["source"]) == ("1000000", "topic")
     assert "cleanup.policy" not in settings
-    refused = run("configs", "alter", "--topic", topic, "--set", "retention.mss=1", code=_REFUSED)
-    assert "retention.ms" in refused.stderr
+    rejected = run("configs", "alter", "--topic", topic, "--set", "retention.mss=1", code=_REJECTED)
+    assert "retention.ms" in rejected.stderr
 
 
 @pytest.mark.parametrize("words", [("topics", "create", "t"), ("configs", "describe", "--topic", "t")])
@@ -139,11 +139,11 @@ def test_a_broker_that_is_too_old_is_named_by_the_command(
 ) -> None:
     if capabilities.administers:
         pytest.skip(f"{capabilities.name} is not")
-    assert bootstrap in run(*words, code=_REFUSED).stderr
+    assert bootstrap in run(*words, code=_REJECTED).stderr
 
 
 def test_the_doctor_finds_a_broker_well(run: Run, capabilities: Capabilities) -> None:
-    found = told(run, "doctor")
+    found = result_of(run, "doctor")
     by_check = {finding["check"]: finding for finding in found["findings"]}
     assert found["healthy"], found
     for check in ("connect", "advertised", "versions", "leaders"):
@@ -154,9 +154,9 @@ def test_the_doctor_finds_a_broker_well(run: Run, capabilities: Capabilities) ->
 
 def test_the_command_measures(run: Run, make_topic: MakeTopic) -> None:
     topic = make_topic()
-    produced = told(run, "perf", "produce", "--topic", topic, "--records", "2000")
+    produced = result_of(run, "perf", "produce", "--topic", topic, "--records", "2000")
     assert (produced["records"], produced["failed"]) == (2000, 0)
-    consumed = told(run, "perf", "consume", "--topic", topic, "--records", "2000", "--as", "arrow")
+    consumed = result_of(run, "perf", "consume", "--topic", topic, "--records", "2000", "--as", "arrow")
     assert consumed["records"] == 2000
-    latency = told(run, "perf", "latency", "--topic", topic, "--records", "20")
+    latency = result_of(run, "perf", "latency", "--topic", topic, "--records", "20")
     assert latency["latencyMs"]["measured"] == 20

@@ -1,4 +1,4 @@
-"""What a consumer without a group promises, whoever wrote the broker; `SimpleConsumer` too."""
+"""Consumers without a group, and `SimpleConsumer`, against any broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a producer promises, whoever wrote the broker."""
+"""Producers against any broker."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_records_of_every_codec_are_read_by_us_and_by_others(
     assert [each.value() for each in read_by_librdkafka(bootstrap, capabilities, topic, 500)] == texts(500)
 
 
-def test_a_codec_that_a_broker_does_not_know_is_refused(
+def test_a_codec_that_a_broker_does_not_know_is_rejected(
     bootstrap: str, capabilities: Capabilities, make_topic: MakeTopic
 ) -> None:
     if "zstd" in capabilities.codecs:
@@ -132,7 +132,7 @@ def test_keys_and_nulls_come_back_from_any_broker(bootstrap: str, make_topic: Ma
     assert [(each.key, each.value) for each in read_all(bootstrap, topic, 4)] == pairs
 
 
-def test_headers_are_refused_where_a_broker_would_lose_them(
+def test_headers_are_rejected_if_the_broker_would_lose_them(
     bootstrap: str, capabilities: Capabilities, make_topic: MakeTopic
 ) -> None:
     if capabilities.batches:
@@ -185,7 +185,7 @@ def test_a_record_that_the_broker_finds_too_large_fails_alone(bootstrap: str, ma
     assert values(read_all(bootstrap, topic, 21)) == [*(b"%03d" % n * 100 for n in range(20)), b"after"]
 
 
-def test_a_record_beyond_the_producers_own_limit_is_refused_at_once(bootstrap: str, make_topic: MakeTopic) -> None:
+def test_a_record_above_max_request_size_is_rejected_at_once(bootstrap: str, make_topic: MakeTopic) -> None:
     topic = make_topic()
     with Producer(bootstrap, max_request_size=10_000) as producer:
         with pytest.raises(errors.RecordTooLarge, match="max_request_size"):

@@ -38,7 +38,7 @@ SOME_LONG = ["range", *(pytest.param(strategy, marks=pytest.mark.long) for strat
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_members_share_and_take_over_from_who_leaves(bootstrap: str, make_topic: MakeTopic, strategy: str) -> None:
+def test_members_share_and_take_over_from_leaving_ones(bootstrap: str, make_topic: MakeTopic, strategy: str) -> None:
     topic, group = make_topic(4), new_group()
     fill_all(bootstrap, topic, 4, 10)
     options = {"partition_assignment_strategy": strategy}
@@ -84,9 +84,9 @@ def test_what_was_committed_is_where_the_next_goes_on(bootstrap: str, make_topic
         assert values(take(consumer, 3)) == texts(3, 12)
     with reader(bootstrap, topic, **manual) as consumer:
         assert values(take(consumer, 1)) == texts(1, 15)
-        told: list[BaseException | None] = []
-        consumer.commit_async(callback=lambda _, error: told.append(error))
-        until(lambda: told == [None], "the commit is acknowledged")
+        calls: list[BaseException | None] = []
+        consumer.commit_async(callback=lambda _, error: calls.append(error))
+        until(lambda: calls == [None], "the commit is acknowledged")
         assert consumer.committed((topic, 0))[TopicPartition(topic, 0)].offset == 16
 
 
@@ -104,22 +104,22 @@ def test_a_member_that_was_left_behind_cannot_commit(bootstrap: str, make_topic:
 def test_functions_are_called_before_partitions_go(bootstrap: str, make_topic: MakeTopic) -> None:
     topic, group = make_topic(2), new_group()
     fill_all(bootstrap, topic, 2, 20)
-    told: list[tuple[str, int]] = []
+    calls: list[tuple[str, int]] = []
     with reader(bootstrap, topic, group_id=group, enable_auto_commit=False) as consumer:
 
         @consumer.on_assign
         def begin(partitions: list[TopicPartition]) -> None:
-            told.append(("+", len(partitions)))
+            calls.append(("+", len(partitions)))
 
         @consumer.on_revoke
         def finish(partitions: list[TopicPartition]) -> None:
-            told.append(("-", len(partitions)))
+            calls.append(("-", len(partitions)))
             consumer.commit()
 
         take(consumer, 40)
         with Worker(bootstrap, topic, group) as other:
             until(lambda: consumer.poll(20) is not None and len(other.partitions) == 1, "they share")
-            assert told[:3] == [("+", 2), ("-", 2), ("+", 1)]
+            assert calls[:3] == [("+", 2), ("-", 2), ("+", 1)]
             fill(bootstrap, topic, [b"x"], partition=min(other.partitions))
             until(lambda: bool(other.seen), "the other reads on")
             assert other.seen[0][1] == 20
@@ -154,10 +154,10 @@ def test_a_static_member_comes_back_without_a_rebalance(
                 reader(bootstrap, topic, group_id=group, group_instance_id="one") as usurper,
                 pytest.raises(errors.FencedInstance),
             ):
-                until(lambda: usurper.poll(50) is not None and static.poll(50) is None, "the first is told")
+                until(lambda: usurper.poll(50) is not None and static.poll(50) is None, "the first notices")
 
 
-def test_static_membership_is_refused_by_a_broker_that_lacks_it(
+def test_static_membership_is_rejected_by_a_broker_without_it(
     bootstrap: str, capabilities: Capabilities, make_topic: MakeTopic
 ) -> None:
     if capabilities.static_members:

@@ -104,7 +104,7 @@ def test_every_version_of_the_protocol_saves_the_same(
     run(broker, story)
 
 
-def test_a_member_that_the_group_does_not_have_is_refused(broker: Broker) -> None:
+def test_an_unknown_member_is_rejected(broker: Broker) -> None:
     async def story(store: OffsetStore, _: ClusterClient) -> None:
         await store.save("fenced", {P0: OffsetAndMetadata(1)})
         with pytest.raises(GroupError, match="views-0 for group fenced"):
@@ -145,7 +145,7 @@ def test_with_no_broker_left_it_ends() -> None:
 
 
 class _MovingCluster:
-    """A coordinator that says it is none, or does not answer, until it is looked for anew."""
+    """A coordinator that answers NOT_COORDINATOR, or not at all, until it is looked up again."""
 
     request_timeout_ms = 1_000
 

@@ -1,4 +1,4 @@
-"""Offsets in SQL: with the results or not at all, and never by somebody who was replaced."""
+"""Offsets in SQL: stored with the results or not at all, and never by a member that was replaced."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_an_owner_goes_back_only_on_purpose(connect: Connect) -> None:
     assert stored(connect) == {P0: OffsetAndMetadata(5)}
 
 
-def test_who_has_not_loaded_may_not_save(connect: Connect) -> None:
+def test_a_store_that_has_not_loaded_a_partition_may_not_save_it(connect: Connect) -> None:
     with pytest.raises(OffsetStoreError, match="does not own"):
         asyncio.run(SqlOffsetStore(connect).save("feed", {P0: OffsetAndMetadata(1)}))
 
@@ -225,17 +225,17 @@ def test_rows_are_taken_in_one_order_so_that_owners_do_not_wait_in_a_circle(tmp_
     with closing(sqlite3.connect(tmp_path / "order.db")) as connection:
         store = SqlOffsetStore()
         store.create_table(connection)
-        told: list[str] = []
-        connection.set_trace_callback(told.append)
+        statements: list[str] = []
+        connection.set_trace_callback(statements.append)
         store.load_in(connection, "g", [("b", 0), P1, P0, ("a", 7)])
         store.save_in(connection, "g", {P1: 1, ("b", 0): 1, P0: 1})
     for first_word in ("UPDATE penstock_offsets SET owner", "UPDATE penstock_offsets SET next"):
-        rows = [text.partition("topic = ")[2] for text in told if text.startswith(first_word)]
+        rows = [text.partition("topic = ")[2] for text in statements if text.startswith(first_word)]
         assert rows
         assert rows == sorted(rows)
 
 
-def test_an_offset_below_zero_is_refused(connect: Connect) -> None:
+def test_an_offset_below_zero_is_rejected(connect: Connect) -> None:
     with pytest.raises(OffsetStoreError, match="-5"):
         asyncio.run(owner(connect).save("feed", {P0: OffsetAndMetadata(-5)}))
 
@@ -250,7 +250,7 @@ def test_a_table_of_another_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a;DROP TABLE b", "a.b.c", "1a", "ä"])
-def test_a_name_that_is_no_tables_is_refused(name: str) -> None:
+def test_an_invalid_table_name_is_rejected(name: str) -> None:
     with pytest.raises(ConfigError, match="table"):
         SqlOffsetStore(table=name)
 
@@ -261,19 +261,19 @@ def test_without_a_way_to_the_database_only_the_callers_connections_serve() -> N
 
 
 class _Cursor:
-    """Remembers what it was told."""
+    """Records the statement that it was given."""
 
     rowcount = 1
 
     def __init__(self) -> None:
-        self.told: tuple[str, Any] = ("", None)
+        self.executed: tuple[str, Any] = ("", None)
 
     def execute(self, text: str, parameters: Any) -> None:
-        self.told = text, parameters
+        self.executed = text, parameters
 
 
 @pytest.mark.parametrize(
-    ("style", "told"),
+    ("style", "executed"),
     [
         ("qmark", ("a = ? AND b = ? OR a = ?", (1, 2, 1))),
         ("format", ("a = %s AND b = %s OR a = %s", (1, 2, 1))),
@@ -282,10 +282,10 @@ class _Cursor:
         ("pyformat", ("a = %(a)s AND b = %(b)s OR a = %(a)s", {"a": 1, "b": 2})),
     ],
 )
-def test_every_parameter_style(style: str, told: tuple[str, Any]) -> None:
+def test_every_parameter_style(style: str, executed: tuple[str, Any]) -> None:
     cursor = _Cursor()
     Statement("a = {a} AND b = {b} OR a = {a}").on(cursor, style, a=1, b=2)
-    assert cursor.told == told
+    assert cursor.executed == executed
     assert style in STYLES
 
 

@@ -1,4 +1,4 @@
-"""The ZooKeeper store without a ZooKeeper: names, numbers, and nobody there. The rest is a peer test."""
+"""The ZooKeeper store without a ZooKeeper: names, numbers, no connection. The rest is a peer test."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_the_path_is_the_classic_one() -> None:
 
 
 @pytest.mark.parametrize(("group", "topic"), [("a/b", "t"), ("", "t"), ("..", "t"), ("g", "."), ("g", "a\0b")])
-def test_a_name_that_cannot_be_a_nodes_is_refused(group: str, topic: str) -> None:
+def test_an_invalid_node_name_is_rejected(group: str, topic: str) -> None:
     with pytest.raises(ConfigError, match="cannot be the name"):
         offset_path(group, (topic, 0))
 
@@ -29,12 +29,12 @@ def test_offsets_are_decimal_text(data: bytes, offset: int) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"-1", b"1.5", b"\xff", b"9" * 20, "٣".encode()])
-def test_what_is_no_offset_is_refused(data: bytes) -> None:
+def test_an_invalid_offset_is_rejected(data: bytes) -> None:
     with pytest.raises(OffsetStoreError, match="/x contains"):
         parse_offset(data, "/x")
 
 
-def test_where_nobody_listens_it_ends_and_leaves_no_thread() -> None:
+def test_an_unreachable_zookeeper_raises_and_leaves_no_thread() -> None:
     reservation = PortReservation("127.0.0.1", 0)  # bound, and not listening
     before = set(threading.enumerate())
     with pytest.raises(OffsetStoreError, match=r"could not be reached within 0\.3 s") as caught:

@@ -1,6 +1,6 @@
 """A producer's decisions without a network: an accumulator, its settlement, and a broker that is one list.
 
-Rule: the broker keeps the rules of a real one about numbers: within an epoch nothing but the next sequence, of the last
+The broker checks sequence numbers as a real one does: within an epoch nothing but the next sequence, of the last
 five batches duplicates are recognised, a higher epoch begins at 0.
 """
 

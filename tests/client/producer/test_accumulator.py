@@ -146,7 +146,7 @@ def test_a_retry_carries_the_same_numbers() -> None:
     assert again.batches[0].numbers == numbers
 
 
-def test_a_batch_refused_for_good_makes_the_next_ones_start_anew() -> None:
+def test_after_a_batch_fails_for_good_the_next_ones_start_a_new_epoch() -> None:
     bench = Bench().introduced()
     broker = ModelBroker()
     deliveries = [bench.put_batch(value)[0] for value in values_of(range(3))]

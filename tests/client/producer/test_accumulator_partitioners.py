@@ -40,7 +40,7 @@ def test_records_without_a_key_move_on_and_spread_evenly() -> None:
     assert next_sticky(4, [4], random) == 4
 
 
-def test_a_partition_that_is_not_there_is_refused() -> None:
+def test_a_partition_that_does_not_exist_is_rejected() -> None:
     assert checked(2, 3, "the partition", "views") == 2
     with pytest.raises(ConfigError, match="views has partitions 0 to 2"):
         checked(3, 3, "the partition", "views")

@@ -57,9 +57,9 @@ def test_on_delivery_is_called_on_the_loop_in_the_order_of_the_records(broker: E
             loop = asyncio.get_running_loop()
             assert seen == [(offset, None, loop) for offset in range(31)]
             seen.clear()
-            refused = producer.send_nowait("no/such", b"v", on_delivery=note)
+            rejected = producer.send_nowait("no/such", b"v", on_delivery=note)
             with pytest.raises(InvalidTopic):
-                await refused
+                await rejected
             ((offset, error, _),) = seen
             assert offset == -1
             assert isinstance(error, InvalidTopic)
@@ -124,7 +124,7 @@ def test_many_tasks_send_at_once(broker: EmbeddedBroker, address: str) -> None:
     play(story())
 
 
-def test_closing_delivers_what_waits_and_refuses_more(broker: EmbeddedBroker, address: str) -> None:
+def test_closing_delivers_what_waits_and_rejects_more(broker: EmbeddedBroker, address: str) -> None:
     topic = make_topic(broker.broker)
 
     async def story() -> None:
@@ -154,7 +154,7 @@ def test_a_cancelled_sender_leaves_the_producer_usable(broker: EmbeddedBroker, a
     play(story())
 
 
-def test_nobody_there_is_an_error_with_the_reason() -> None:
+def test_no_broker_is_an_error_with_the_reason() -> None:
     async def story() -> None:
         with pytest.raises(BootstrapError):
             async with AsyncProducer("127.0.0.1:1"):

@@ -40,7 +40,7 @@ def send_until_direct(producer: Producer, topic: str) -> int:
 
 
 @pytest.mark.usefixtures("_only_threads_send")
-def test_who_waits_for_each_record_sends_it(broker: EmbeddedBroker, address: str) -> None:
+def test_a_thread_that_waits_for_each_record_sends_it(broker: EmbeddedBroker, address: str) -> None:
     topic = make_topic(broker.broker)
     with Producer(address) as producer:
         first = send_until_direct(producer, topic)
@@ -50,7 +50,7 @@ def test_who_waits_for_each_record_sends_it(broker: EmbeddedBroker, address: str
     assert stored_values(broker.port, topic) == [value(number) for number in range(first + 200)]
 
 
-def test_a_record_for_which_nobody_waits_is_sent_all_the_same(broker: EmbeddedBroker, address: str) -> None:
+def test_a_record_without_a_waiting_thread_is_sent_nevertheless(broker: EmbeddedBroker, address: str) -> None:
     topic = make_topic(broker.broker)
     with Producer(address) as producer:
         send_until_direct(producer, topic)
@@ -115,7 +115,7 @@ def test_links_cut_in_the_middle_of_a_frame_lose_and_repeat_nothing(direction: s
 
 
 @pytest.mark.usefixtures("_only_threads_send")
-def test_who_stops_waiting_leaves_the_answer_to_the_loop() -> None:
+def test_a_thread_that_stops_waiting_leaves_the_response_to_the_loop() -> None:
     with behind_a_proxy() as (broker, proxy, port):
         topic = make_topic(broker.broker)
         with Producer(proxy.address) as producer:

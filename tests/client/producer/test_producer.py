@@ -169,7 +169,7 @@ def test_serializers_are_asked(broker: EmbeddedBroker, address: str) -> None:
     assert stored_values(broker.port, topic) == [b'{"a":1}', b'{"a":2}', b'{"a":3}']
 
 
-def test_what_is_neither_bytes_nor_text_is_refused(broker: EmbeddedBroker, address: str) -> None:
+def test_a_value_that_is_neither_bytes_nor_text_is_rejected(broker: EmbeddedBroker, address: str) -> None:
     topic = make_topic(broker.broker)
     with Producer(address) as producer:
         for _ in range(2):  # when the topic is not known yet, and when it is
@@ -181,7 +181,7 @@ def test_what_is_neither_bytes_nor_text_is_refused(broker: EmbeddedBroker, addre
     assert stored_values(broker.port, topic) == [b"fine", b"fine"]
 
 
-def test_a_record_that_can_never_be_sent_is_refused_at_once(broker: EmbeddedBroker, address: str) -> None:
+def test_a_record_that_can_never_be_sent_is_rejected_at_once(broker: EmbeddedBroker, address: str) -> None:
     topic = make_topic(broker.broker)
     with Producer(address, max_request_size=10_000) as producer:
         with pytest.raises(RecordTooLarge, match="max_request_size"):
@@ -207,7 +207,7 @@ def test_a_topic_that_may_not_be_is_an_error_that_says_so(address: str) -> None:
         producer.send("no/such", b"x")
 
 
-def test_nobody_there_is_an_error_with_the_reason() -> None:
+def test_no_broker_is_an_error_with_the_reason() -> None:
     with pytest.raises(BootstrapError) as caught:
         Producer("127.0.0.1:1")
     assert "127.0.0.1:1" in str(caught.value)
@@ -421,7 +421,7 @@ def test_metrics_count_what_became_of_records(broker: EmbeddedBroker, address: s
         assert (metrics["batches_in_flight"], metrics["batches_waiting"]) == (0, 0)
         assert (metrics["buffer_bytes"], metrics["buffer_bytes_limit"]) == (0, 16 * 1024 * 1024)
         assert metrics["connections"] >= 1
-        until(lambda: reported and reported[-1]["records_failed"] == 1, "the callback was told")
+        until(lambda: reported and reported[-1]["records_failed"] == 1, "the callback was called")
         assert reported[-1].keys() == metrics.keys()
     assert set(threads) == {"penstock-client"}
     count = len(reported)

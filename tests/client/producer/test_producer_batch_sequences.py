@@ -1,4 +1,4 @@
-"""Numbers of batches: without a gap within an epoch, anew in the next."""
+"""Sequence numbers of batches: without a gap within an epoch, from 0 in the next."""
 
 from __future__ import annotations
 

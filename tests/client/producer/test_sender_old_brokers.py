@@ -39,7 +39,7 @@ def test_bytes_are_made_anew_for_a_broker_of_another_age() -> None:
     assert encoded(batch, 11, settings_with()) is new
 
 
-def test_zstd_is_refused_where_a_broker_does_not_know_it() -> None:
+def test_zstd_is_rejected_if_the_broker_does_not_know_it() -> None:
     check_codec("b:1", 7, Codec.ZSTD)
     with pytest.raises(UnsupportedVersion, match="zstd"):
         check_codec("b:1", 2, Codec.ZSTD)

@@ -46,7 +46,7 @@ def test_too_large_is_split_unless_it_is_one_record() -> None:
     assert decision(ErrorCode.MESSAGE_TOO_LARGE, count=1) == Decision(Verdict.FAIL, gap=True)
 
 
-def test_what_is_refused_for_good_leaves_a_gap_in_the_numbers() -> None:
+def test_a_batch_that_fails_for_good_leaves_a_gap_in_the_sequence() -> None:
     assert decision(ErrorCode.TOPIC_AUTHORIZATION_FAILED) == Decision(Verdict.FAIL, gap=True)
     assert decision(ErrorCode.TOPIC_AUTHORIZATION_FAILED, is_numbered=False) == Decision(Verdict.FAIL)
 
@@ -56,7 +56,7 @@ def test_without_retries_left_even_a_passing_trouble_is_the_end() -> None:
     assert decide_unanswered(is_retriable=True, is_numbered=False, may_retry=False).verdict is Verdict.FAIL
 
 
-def test_no_answer_is_no_refusal() -> None:
+def test_a_missing_response_is_retried() -> None:
     again = decide_unanswered(is_retriable=True, is_numbered=True, may_retry=True)
     assert again == Decision(Verdict.AGAIN, refresh=True)
     assert decide_unanswered(is_retriable=False, is_numbered=True, may_retry=True).gap

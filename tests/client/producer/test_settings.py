@@ -1,4 +1,4 @@
-"""Options that make no sense are refused by name, before anything is tried."""
+"""Invalid options are rejected by name, before connecting."""
 
 from __future__ import annotations
 

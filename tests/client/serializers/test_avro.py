@@ -171,7 +171,7 @@ def test_a_schema_that_the_registry_does_not_have_is_asked_for_again_next_time()
     assert serializer.decode("t", data) == View(1)
 
 
-def test_a_number_without_a_resolver_is_refused_with_what_to_do() -> None:
+def test_a_schema_id_without_a_resolver_is_rejected_with_a_hint() -> None:
     serializer = Avro(VIEW, framing="confluent", schema_id=1)
     with pytest.raises(DeserializationError, match="schema 2, which is not known") as caught:
         serializer.decode("t", b"\x00\x00\x00\x00\x02\x02")
@@ -179,7 +179,7 @@ def test_a_number_without_a_resolver_is_refused_with_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00\x00", b"\x01\x00\x00\x00\x07\x02", b'{"page": 1}'])
-def test_bytes_without_the_frame_are_refused(data: bytes) -> None:
+def test_bytes_without_the_header_are_rejected(data: bytes) -> None:
     with pytest.raises(DeserializationError, match="schema-registry header"):
         Avro(VIEW, framing="confluent", resolver=lambda number: VIEW).decode("t", data)
 
@@ -227,7 +227,7 @@ class Numbers:
 
 
 @pytest.mark.parametrize("source", [{"type": "nonsense"}, "{not json", "no/such/file.avsc", 5, Unsayable, Numbers])
-def test_what_is_no_schema_is_noticed_at_once(source: Any) -> None:
+def test_an_invalid_schema_is_rejected_at_once(source: Any) -> None:
     with pytest.raises(ConfigError, match="Avro"):
         Avro(source)
 

@@ -24,7 +24,7 @@ def test_whatever_has_a_buffer_becomes_bytes(value: bytearray | memoryview) -> N
     assert type(encoded) is bytes
 
 
-def test_text_given_to_bytes_is_refused_with_what_to_do() -> None:
+def test_text_given_to_bytes_is_rejected_with_a_hint() -> None:
     with pytest.raises(SerializationError, match="str for topic views") as caught:
         Bytes().encode("views", "text")  # type: ignore[arg-type]
     assert "Text()" in caught.value.hint
@@ -43,7 +43,7 @@ def test_text_in_another_encoding() -> None:
     assert Text("latin-1").decode("t", b"\xe9") == "é"
 
 
-def test_bytes_that_are_no_text_are_refused_and_kept() -> None:
+def test_bytes_that_are_not_text_are_rejected_and_kept() -> None:
     with pytest.raises(DeserializationError, match=r"2 bytes .ff00. of topic views") as caught:
         Text().decode("views", b"\xff\x00")
     assert caught.value.data == b"\xff\x00"
@@ -55,7 +55,7 @@ def test_a_lone_surrogate_cannot_be_encoded() -> None:
         Text().encode("t", "\ud800")
 
 
-def test_something_that_is_no_text_is_refused() -> None:
+def test_a_value_that_is_not_text_is_rejected() -> None:
     with pytest.raises(SerializationError, match="not a str"):
         Text().encode("t", 5)  # type: ignore[arg-type]
 
@@ -80,9 +80,9 @@ def test_what_the_users_functions_raise_is_the_cause() -> None:
         raise ZeroDivisionError("nothing")
 
     serializer = from_callables(broken, broken_too)
-    with pytest.raises(SerializationError, match="KeyError") as refused:
+    with pytest.raises(SerializationError, match="KeyError") as rejected:
         serializer.encode("t", object())
-    assert isinstance(refused.value.__cause__, KeyError)
+    assert isinstance(rejected.value.__cause__, KeyError)
     with pytest.raises(DeserializationError, match="ZeroDivisionError") as unread:
         serializer.decode("t", b"x")
     assert isinstance(unread.value.__cause__, ZeroDivisionError)

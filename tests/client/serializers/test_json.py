@@ -86,7 +86,7 @@ def test_fields_of_a_newer_writer_are_ignored() -> None:
         (b"[" * 100_000, "."),
     ],
 )
-def test_what_is_not_of_the_type_is_refused_with_the_reason(data: bytes, says: str) -> None:
+def test_a_value_of_another_type_is_rejected_with_the_reason(data: bytes, says: str) -> None:
     with pytest.raises(
         DeserializationError, match=f"(?s)Json.View. cannot decode .* of topic views: .*({says})"
     ) as caught:
@@ -101,7 +101,7 @@ def test_another_class_than_the_one_named_is_not_sent() -> None:
 
 
 @pytest.mark.parametrize("value", [object(), 1 + 2j, {(1, 2): 3}])
-def test_what_json_cannot_say_is_refused(value: object) -> None:
+def test_what_json_cannot_express_is_rejected(value: object) -> None:
     with pytest.raises(SerializationError):
         Json().encode("t", value)
 

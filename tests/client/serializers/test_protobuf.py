@@ -45,7 +45,7 @@ def test_no_value_stays_no_value() -> None:
 
 
 @pytest.mark.parametrize("kind", [dict, 5, "Timestamp"])
-def test_what_is_no_message_class_is_noticed_at_once(kind: Any) -> None:
+def test_a_class_that_is_not_a_message_is_rejected_at_once(kind: Any) -> None:
     with pytest.raises(ConfigError, match="not a generated message class"):
         Protobuf(kind)
 
