@@ -25,7 +25,7 @@ def own_zookeeper() -> Iterator[ZooKeeperServer]:
 
 @pytest.fixture(params=["embedded", "simulated", "zookeeper"])
 def trees(request: pytest.FixtureRequest) -> Trees:
-    """Every kind of tree there is: what all of them promise is told once."""
+    """Every kind of tree: their common contract is tested once."""
     if request.param == "embedded":
         return EmbeddedTrees()
     if request.param == "simulated":

@@ -12,7 +12,7 @@ from penstock.cluster.tree import layout
 
 
 class Company:
-    """Brokers that take images, keep topics until they are told to let them go, and may be out of reach."""
+    """Brokers that apply images, keep topics until the test deletes them, and may be unreachable."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage

@@ -1,4 +1,4 @@
-"""What a broker takes of what controllers send, and what it refuses."""
+"""Image updates that a broker applies, and those that it rejects."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_older_controller_is_rejected_and_its_numbers_do_not_count() -> None:
         await here.apply(whole(FIRST, 50))
         later = SECOND.with_controller(3, 10)
         assert await here.apply(delta(FIRST, later, 51, 50)) == ImageAck(AckError.NEED_WHOLE, NO_NUMBER)
-        # It has only asked for the whole image, and will hear nobody else all the same.
+        # It has only requested the whole image, and yet rejects other controllers.
         assert await here.apply(delta(FIRST, SECOND, 51, 50)) == ImageAck(AckError.STALE_CONTROLLER, NO_NUMBER)
         assert await here.apply(whole(later, 1)) == ok(1)
         assert await here.apply(whole(FIRST, 99)) == ImageAck(AckError.STALE_CONTROLLER, NO_NUMBER)
@@ -217,7 +217,7 @@ def test_new_broker_epoch_ends_leaderships_that_others_can_take_over() -> None:
         here.listen(lambda _, after: seen.append(_leaders(after)))
         await here.apply(whole(first, 5))
         here.begin_broker_epoch(300)
-        assert _leaders(here.image) == [1, -1, 2], "what only this one has in sync nobody else leads"
+        assert _leaders(here.image) == [1, -1, 2], "a partition without another in-sync replica keeps its leader"
         assert set(here.image.brokers) == {1}
         assert await here.apply(delta(first, first, 6, 5, broker_epoch=300)) == ImageAck(AckError.NEED_WHOLE, NO_NUMBER)
         assert await here.apply(whole(first, 6, broker_epoch=300)) == ok(6)

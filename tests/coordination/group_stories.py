@@ -1,4 +1,4 @@
-"""A small vocabulary for stories about groups: a shard, a clock that is told, and a log that keeps what is written.
+"""A small vocabulary for stories about groups: a shard, a manual clock, and a log that keeps what is written.
 
 Requests and responses go through the codecs of their version, so that a story also shows that they can be sent. The log
 takes what is written at once, unless the story holds it up (`hold_writes`) and decides later what becomes of it.
@@ -87,7 +87,7 @@ class Story:
     # Sending and receiving
 
     def send(self, api: ApiKey, request: Message, version: int | None = None, client: str = "app") -> int:
-        """Answers with a token; what came of it is `replies[token]`, as soon as there is an answer."""
+        """Returns a token; `replies[token]` is the response, once there is one."""
         version = find_api(api).versions.highest if version is None else version
         received, _ = request_codec(api, version).decode(request_codec(api, version).encode(request))
         self.tokens += 1
@@ -155,7 +155,7 @@ class Story:
         version: int = 9,
         client: str = "app",
     ) -> int:
-        """Sends a JoinGroup; one that is told to come back with an id does so."""
+        """Send a JoinGroup; a member that needs an id joins again with it."""
         request = JoinGroupRequest(
             group_id=group,
             session_timeout_ms=session_ms,
@@ -222,7 +222,7 @@ class Story:
         tokens = [self.join(group=group, **how)]
         for _ in range(count - 1):
             tokens.append(self.join(group=group, **how))
-            # Whoever was answered before joins again, so that they end up in one generation.
+            # Members that were answered before join again, so that all are in one generation.
             for place, token in enumerate(tokens[:-1]):
                 tokens[place] = self.join(self.replies[token].member_id, group=group, **how)
         answers = [self.joined(token) for token in tokens]

@@ -1,4 +1,4 @@
-"""The coordinators carried out: real logs on a simulated disk, timers that fire when told."""
+"""Group coordinators with real logs on a simulated disk, and timers that the test fires."""
 
 from __future__ import annotations
 
@@ -207,8 +207,8 @@ def test_disk_that_fails_a_sync_leaves_the_groups_without_a_coordinator() -> Non
     files.operations.fail("sync", errno.EIO, path_ending=".log")
     assert coordinator.commit(2) == ErrorCode.NOT_COORDINATOR
     context = RequestContext(lambda message: None, 7)
-    refusal = coordinator.service.handle("g", context, lambda shard, ctx, now: shard.tick(now))
-    assert refusal == ErrorCode.NOT_COORDINATOR
+    error = coordinator.service.handle("g", context, lambda shard, ctx, now: shard.tick(now))
+    assert error == ErrorCode.NOT_COORDINATOR
 
 
 def test_groups_are_counted_by_their_state() -> None:
@@ -222,7 +222,7 @@ def test_groups_are_counted_by_their_state() -> None:
 
 
 def why_not(coordinator: Coordinator) -> ErrorCode:
-    """What somebody who comes to the coordinator is told first."""
+    """The error code of a request to the coordinator."""
     context = RequestContext(lambda message: None, 7)
     return coordinator.service.handle("g", context, lambda shard, ctx, now: shard.tick(now))
 

@@ -1,4 +1,4 @@
-"""Where a group lives, as every Kafka computes it."""
+"""The partition of a group, as every Kafka computes it."""
 
 from __future__ import annotations
 

@@ -209,11 +209,11 @@ def test_failed_write_ends_while_earlier_ones_are_in_flight() -> None:
     story.hold_writes = True
     for offset in (1, 2):
         story.send_commit({CLICKS: offset})
-    refused = story.held.pop().write_id
-    assert refused is not None
-    story.shard.append_failed(refused, ErrorCode.NOT_ENOUGH_REPLICAS, story.now_ms)
+    failed = story.held.pop().write_id
+    assert failed is not None
+    story.shard.append_failed(failed, ErrorCode.NOT_ENOUGH_REPLICAS, story.now_ms)
     with pytest.raises(WriteOutOfOrder):
-        story.shard.append_failed(refused, ErrorCode.NOT_ENOUGH_REPLICAS, story.now_ms)
+        story.shard.append_failed(failed, ErrorCode.NOT_ENOUGH_REPLICAS, story.now_ms)
     story.write_next()
     assert story.fetched(require_stable=True) == 1
     story.hold_writes = False

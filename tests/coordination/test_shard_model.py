@@ -1,4 +1,4 @@
-"""Random lives of groups: whatever happens, the log alone says what the coordinator knows for good."""
+"""Random histories of groups: durable state is exactly what the log says."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ step = st.tuples(
 
 
 class Life:
-    """A story told by chance. Members are remembered by their last answer, also when they are long gone."""
+    """A random story. Members are remembered by their last response, also after they are gone."""
 
     def __init__(self) -> None:
         self.story = Story(SETTINGS)
@@ -113,7 +113,7 @@ def test_every_request_is_answered_once_and_every_group_comes_to_rest(
         life.take(*each)
     life.story.hold_writes = False
     life.settle()
-    # Everybody has gone silent: sessions end, waits end, offsets expire.
+    # All members are silent: sessions end, waits end, offsets expire.
     life.story.pass_ms(400_000)
     assert not life.story.unanswered
     assert survives(life.story) == ({}, {})

@@ -1,4 +1,4 @@
-"""Brokers' partitions without sockets: real logs on a simulated disk, a clock and timers that move when told.
+"""Brokers' partitions without sockets: real logs on a simulated disk, a manual clock and timers.
 
 Followers here ask by a method call what a follower asks by Fetch, and do with the answer what `following` says.
 """
@@ -204,7 +204,7 @@ class Host:
 
 
 class Committed:
-    """Somebody who waits for a commit."""
+    """A producer that waits for a commit."""
 
     def __init__(self) -> None:
         self.answers: list[LogError | None] = []

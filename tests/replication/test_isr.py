@@ -42,7 +42,7 @@ def test_watermark_never_goes_back() -> None:
 
 
 def test_last_replica_standing_too_few_in_sync_commit_nothing() -> None:
-    """KIP-966: what fewer than min.insync.replicas have is not shown to anybody, since it may be lost with them."""
+    """KIP-966: records on fewer than min.insync.replicas are not visible, because they may be lost."""
     partition = leading(isr=(1,), minimum=2)
     assert partition.advance(10) == 0
     partition.settled((1, 2, 3), (1, 2), 8, 0)
@@ -181,7 +181,7 @@ def test_removed_replica_does_not_hold_back_the_high_watermark() -> None:
     assert not asks(partition, 3, 0, 10)
 
 
-KINDS = st.sampled_from(["ask", "append", "propose", "settle", "refuse", "lose"])
+KINDS = st.sampled_from(["ask", "append", "propose", "settle", "reject", "lose"])
 MOVES = st.lists(st.tuples(KINDS, st.integers(2, 3), st.integers(0, 30)), max_size=60)
 
 
@@ -192,24 +192,24 @@ def test_every_eligible_leader_has_everything_below_the_high_watermark(
 ) -> None:
     partition = leading(minimum=least)
     end, now_ms, before = 0, 0.0, 0
-    told = {2: UNKNOWN_END, 3: UNKNOWN_END}
+    reported = {2: UNKNOWN_END, 3: UNKNOWN_END}
     for move, broker, amount in moves:
         now_ms += 300
         if move == "append":
             end += amount
         elif move == "ask":
-            told[broker] = max(told[broker], min(amount, end))
-            asks(partition, broker, told[broker], end, now_ms)
+            reported[broker] = max(reported[broker], min(amount, end))
+            asks(partition, broker, reported[broker], end, now_ms)
         elif move == "propose":
             partition.propose(end, KNOWN, LAG_MS, now_ms)
         elif move == "settle" and partition.pending is not None:
             partition.settled((1, 2, 3), partition.pending.isr, partition.state_version + 1, now_ms)
-        elif move in ("refuse", "lose") and partition.pending is not None:
-            partition.rejected(is_definite=move == "refuse")
+        elif move in ("reject", "lose") and partition.pending is not None:
+            partition.rejected(is_definite=move == "reject")
         watermark = partition.advance(end)
         assert watermark >= before
         if watermark > before:
             assert len(partition.isr) >= least
             for member in partition.widest_isr - {1}:
-                assert told[member] >= watermark
+                assert reported[member] >= watermark
         before = watermark

@@ -40,7 +40,7 @@ def three(*, minimum: int = 1) -> tuple[Host, Host, Host]:
 
 
 class Reader:
-    """Somebody who waits, and notes what it is told."""
+    """A reader that waits and records its events."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, int]] = []
@@ -85,7 +85,9 @@ def test_leader_notes_its_epoch_before_it_writes_in_it_unless_it_is_alone() -> N
     """KAFKA-10706, KAFKA-15510: a follower must find the epoch, though nothing was written in it."""
     leader, *_ = three()
     assert leader.partition.log.epochs.latest_epoch == 5
-    assert alone(5).partition.log.epochs.latest_epoch == -1, "nobody asks, and a file less is written"
+    assert alone(5).partition.log.epochs.latest_epoch == -1, (
+        "without followers no epoch is needed, and a file less is written"
+    )
 
 
 def test_epoch_is_noted_when_a_replica_is_added_to_one_that_was_alone() -> None:
@@ -120,7 +122,7 @@ def test_leader_that_goes_on_in_a_new_epoch_keeps_its_producers_waiting() -> Non
 
 
 def test_truncated_records_are_not_an_error_of_the_next_leadership() -> None:
-    """A sync that a cut overtook must not be told to producers who came later."""
+    """A sync overtaken by a truncation must not fail later producers."""
     host = Host(1)
     host.take(cluster(1, 5))
     host.workers.is_held = True
@@ -276,7 +278,7 @@ def test_batch_after_a_rejected_first_batch_is_out_of_order() -> None:
         )
         return leader.partition.append(records, 1).base_offset
 
-    write(5, producer=9)  # nobody knows what was before: it is taken for the first
+    write(5, producer=9)  # the log does not know what was before, so it counts as the first
     leader.take(cluster(1, 5, isr=(1,), version=1))
     with pytest.raises(NotEnoughReplicas):
         write(0)
@@ -329,10 +331,10 @@ def test_retry_of_unsynced_records_requests_the_sync_again() -> None:
     host.files.operations.hook = lambda operation: (
         Fault(OSError(errno.ENOSPC, "full")) if "epoch" in operation.path else None
     )
-    refused, taken = Committed(), Committed()
+    rejected, taken = Committed(), Committed()
     end = host.partition.append(bytes(batch), NOW_MS).last_offset + 1
-    host.replicas.when_committed(host.partition, end, 1000, refused)
-    assert refused.answers != [None]
+    host.replicas.when_committed(host.partition, end, 1000, rejected)
+    assert rejected.answers != [None]
     host.files.operations.hook = None
     end = host.partition.append(bytes(batch), NOW_MS).last_offset + 1
     host.replicas.when_committed(host.partition, end, 1000, taken)

@@ -1,6 +1,6 @@
 """Three brokers, any order of writes, fetches, fail-overs, restarts and power losses: what was committed stays.
 
-The model is the controller (who may lead: a replica in sync, in a new epoch) and a list of what producers were told.
+The model is the controller (who may lead: a replica in sync, in a new epoch) and a list of the responses to producers.
 The logs, partitions and the decisions of followers are the real ones. Invariants: below a leader's watermark all in
 sync are alike; what was acknowledged is in every later leader; a watermark never goes back within an epoch; the same
 offset and epoch have the same bytes everywhere.
@@ -30,7 +30,7 @@ class Failovers(RuleBasedStateMachine):
         self.leader, self.epoch, self.version = 1, 0, 0
         self.isr: tuple[int, ...] = (1, 2, 3)
         self.minimum = minimum
-        self.told: list[tuple[bytes, Committed]] = []
+        self.responses: list[tuple[bytes, Committed]] = []
         self.written = 0
         self.watermarks: dict[tuple[int, int], int] = {}
         self.publish()
@@ -48,7 +48,7 @@ class Failovers(RuleBasedStateMachine):
         value = b"%d" % self.written
         self.written += 1
         try:
-            self.told.append((value, self.hosts[self.leader].append(value)))
+            self.responses.append((value, self.hosts[self.leader].append(value)))
         except NotEnoughReplicas:
             assert len(self.isr) < self.minimum
 
@@ -59,7 +59,7 @@ class Failovers(RuleBasedStateMachine):
 
     @rule(broker=BROKERS)
     def fall_out_of_sync(self, broker: int) -> None:
-        # The controller refuses what leaves fewer than min.insync: such a member would stay eligible (KIP-966).
+        # The controller rejects an ISR below min.insync.replicas: such a member would stay eligible (KIP-966).
         if broker != self.leader and broker in self.isr and len(self.isr) > self.minimum:
             self.isr = tuple(each for each in self.isr if each != broker)
             self.version += 1
@@ -97,7 +97,7 @@ class Failovers(RuleBasedStateMachine):
             value = b"late %d" % self.written
             self.written += 1
             try:
-                self.told.append((value, host.append(value)))
+                self.responses.append((value, host.append(value)))
             except NotEnoughReplicas:
                 return
 
@@ -118,7 +118,7 @@ class Failovers(RuleBasedStateMachine):
         if not hasattr(self, "hosts"):
             return
         values = self.hosts[self.leader].values()
-        for value, committed in self.told:
+        for value, committed in self.responses:
             if committed.is_good:
                 assert values.count(value) == 1, value
 

@@ -121,7 +121,7 @@ def test_change_whose_answer_is_lost_counts_until_it_is_asked_again() -> None:
     assert not waiting.is_answered, "the third may be in sync by now, and it is"
     story.tick()
     assert story.asked[0] == story.asked[1]
-    assert not waiting.is_answered, "refused, as the state has moved on; the image will tell how"
+    assert not waiting.is_answered, "rejected, because the state has changed; the image will bring it"
     story.leader.take(story.image)
     assert story.isr() == (1, 2, 3)
     rounds(story.leader, story.third)
@@ -147,7 +147,7 @@ def test_who_may_not_join_does_not_hold_up_the_others() -> None:
     assert story.isr() == (1, 2)
     waiting = story.leader.append(b"a")
     rounds(story.leader, story.second)
-    assert waiting.is_good, "refused for certain: the third counts no more"
+    assert waiting.is_good, "definitely rejected: the third no longer counts"
 
 
 def test_one_question_at_a_time() -> None:

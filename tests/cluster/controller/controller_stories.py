@@ -38,7 +38,7 @@ class AnyConfig:
 
 
 class TestedTree:
-    """A session in whose way things can be put."""
+    """A session with injected faults."""
 
     def __init__(self, tree: SimulatedTree) -> None:
         self.tree = tree
@@ -64,13 +64,13 @@ class TestedTree:
             raise ConnectionLost("the answer was lost")
 
     def watch(self, path: str, watcher: Watcher) -> Cancel:
-        def told(event: Event) -> None:
+        def notify(event: Event) -> None:
             if self.is_deaf:
                 self._missed.append(lambda: watcher(event))
             else:
                 watcher(event)
 
-        return self.tree.watch(path, told)
+        return self.tree.watch(path, notify)
 
     def hear(self) -> None:
         """All that was missed, now."""
@@ -107,7 +107,7 @@ class TestedTree:
 
 
 class Member:
-    """A life of a broker: its session, and its epoch."""
+    """A registered broker: its session and its epoch."""
 
     def __init__(self, broker_id: int, tree: TestedTree, epoch: int) -> None:
         self.broker_id = broker_id
@@ -116,7 +116,7 @@ class Member:
 
 
 class Held:
-    """A controller, what it has shown, and whether it was told that it is none."""
+    """A controller, the images it has reported, and how often it was reported lost."""
 
     controller: Controller
 
@@ -152,7 +152,7 @@ class Stage:
         return TestedTree(await open_simulated_tree(self.service))
 
     async def member(self, broker_id: int, **registration: Any) -> Member:
-        """A new life of a broker."""
+        """Register a broker."""
         tree = await self.session()
         await initialize_tree(tree, SeededRandom(0))
         own = replace(broker(broker_id), **registration)
@@ -163,7 +163,7 @@ class Stage:
         return [await self.member(each) for each in broker_ids]
 
     def die(self, *members: Member) -> None:
-        """Their sessions are over, for everybody at once."""
+        """Expire their sessions."""
         for each in members:
             self.service.expire(each.tree.session_id)
 

@@ -1,4 +1,4 @@
-"""A controller and the brokers: who comes, who goes, who is replaced."""
+"""A controller and its brokers: joining, leaving, replaced controllers, requests."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def test_connection_that_was_lost_meanwhile_hides_no_death() -> None:
     stage.run(story())
 
 
-# --- lives, and what the next controller knows of them
+# --- broker epochs, and what the next controller knows about them
 
 
 def test_next_controller_handles_only_brokers_that_were_not_handled() -> None:
@@ -244,7 +244,7 @@ def test_next_controller_handles_only_brokers_that_were_not_handled() -> None:
         second = await stage.controller(two)
         topics = second.controller.image.topics
         assert (topics["t"].partitions[0].leader, topics["t"].partitions[0].leader_epoch) == (2, 0)
-        # Nobody has seen 3 away, but it was.
+        # No controller has seen that 3 was away.
         assert topics["u"].partitions[0].leader_epoch == 1
         epochs = decode_broker_epochs((await two.tree.get(layout.BROKER_EPOCHS)).data)
         assert (epochs[2], epochs[3]) == (two.epoch, again.epoch)
@@ -264,7 +264,7 @@ def test_clean_shutdown_is_checked_against_the_epoch_of_the_previous_controller(
         stage.die(one, three)
         await stage.member(3, clean_epoch=three.epoch if ends_well else three.epoch - 1)
         second = await stage.controller(two)
-        # What 3 told to have may be lost, unless it ended in good order: as the one it was before, not an earlier one.
+        # 3 may have lost unsynced records, unless its last known epoch ended cleanly.
         assert only(second).isr == ((2, 3) if ends_well else (2,))
 
     stage.run(story())
@@ -317,7 +317,7 @@ def test_broker_with_another_address_keeps_its_epoch_and_its_leaderships() -> No
         await held.controller.shut_down(2, two.epoch)
         known = held.controller.image.brokers[2]
         await two.tree.set(layout.broker_path(2), encode_broker(replace(known, rack="r")))
-        # What makes the controller look is somebody who is gone again when it does.
+        # The event is of a broker that is gone when the controller reads.
         one.tree.is_deaf = True
         stage.die(await stage.member(3))
         one.tree.hear()
@@ -328,7 +328,7 @@ def test_broker_with_another_address_keeps_its_epoch_and_its_leaderships() -> No
     stage.run(story())
 
 
-# --- what brokers and administrators ask for
+# --- requests of brokers and administrators
 
 
 def test_concurrent_isr_requests_are_stored_together() -> None:
@@ -357,9 +357,9 @@ def test_concurrent_isr_requests_are_stored_together() -> None:
         await first
         answers = await asyncio.gather(*asked)
         assert len(one.tree.writes) == writes + 2
-        for index, [answer, refused] in enumerate(answers):
+        for index, [answer, failed] in enumerate(answers):
             assert answer == held.controller.image.topics["t"].partitions[index]
-            assert refused is ErrorCode.FENCED_LEADER_EPOCH
+            assert failed is ErrorCode.FENCED_LEADER_EPOCH
         isrs = [set(partition.isr) for partition in held.controller.image.topics["t"].partitions]
         assert isrs == [{1, 2}, {2, 1}, {3, 1}]
         await stage.in_step(held)
@@ -508,11 +508,11 @@ def test_lower_minimum_empties_the_elr_in_the_same_write() -> None:
         assert outcome.error is None
         assert only(held).elr == ()
         assert len(one.tree.writes) == writes + 1
-        # What all brokers are told counts for a topic that says nothing.
+        # The setting for all brokers counts for a topic without its own.
         await held.controller.alter_configs([ConfigChange(ResourceKind.BROKER, "", [edit])])
         await held.controller.alter_configs([ConfigChange(ResourceKind.TOPIC, "t", replacement={})])
-        [refused] = await held.controller.alter_configs([ConfigChange(ResourceKind.TOPIC, "no", [edit])])
-        assert refused.error is not None
+        [failed] = await held.controller.alter_configs([ConfigChange(ResourceKind.TOPIC, "no", [edit])])
+        assert failed.error is not None
         await stage.in_step(held)
 
     stage.run(story())

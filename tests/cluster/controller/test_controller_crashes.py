@@ -1,4 +1,4 @@
-"""Controllers that end in the middle of something, and writes of which nobody knows whether they were made."""
+"""Controllers that crash in the middle of a change, and writes with an unknown outcome."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def lower(held: Held) -> None:
     await stop_three(held)
     edit = ConfigEdit("min.insync.replicas", EditKind.SET, "1")
     [outcome] = await held.controller.alter_configs([ConfigChange(ResourceKind.TOPIC, "t", [edit])])
-    # The setting is written last: whoever counts with less than three never finds somebody eligible who left.
+    # The setting is written last: with a minimum below three no replica that left is eligible.
     image = held.images[-1]
     if image.topic_config("t")["min.insync.replicas"] == "1":
         assert all(each.elr == () for each in image.topics["t"].partitions)
@@ -73,11 +73,11 @@ def test_whatever_a_controller_left_undone_the_next_one_finishes(scenario: Calla
         if not _crash(scenario, crash_at):
             assert crash_at >= 2
             return
-    raise AssertionError("the scenario never came to its end")
+    raise AssertionError("the scenario did not end")
 
 
 def _crash(scenario: Callable[[Held], Awaitable[None]], crash_at: int) -> bool:
-    """Let the controller end before its write of this number; whether it came to that."""
+    """Let the controller crash before its write of this number; returns whether it did."""
     stage = Stage(crash_at)
 
     async def story() -> bool:
@@ -139,7 +139,7 @@ def test_failover_that_was_cut_off_between_parts_is_finished_by_the_next_control
             assert len(one.tree.writes) == writes + crash_at + 1
             moved = [each.leader for each in first.images[-1].topics["t"].partitions]
             assert moved == [2] * 3 * crash_at + [3] * (8 - 3 * crash_at)
-            # With the first part, who went is gone.
+            # The broker that left is gone with the first chunk.
             assert (3 in first.images[-1].brokers) == (crash_at == 0)
             second = await stage.controller(two)
             partitions = second.controller.image.topics["t"].partitions
@@ -172,7 +172,7 @@ def test_failover_of_which_a_part_failed_is_finished_by_the_same_controller() ->
     stage.run(story())
 
 
-# --- writes of which nobody knows
+# --- writes with an unknown outcome
 
 
 def test_change_whose_answer_was_lost_is_found_to_be_made() -> None:
@@ -214,8 +214,8 @@ def test_lost_write_is_repeated_or_fails_and_can_be_requested_again() -> None:
         [made] = await held.controller.create_topics([given("s", (1, 2, 3))])
         assert made.error is None
         failing = set(range(first + 3, first + 6))
-        [refused] = await held.controller.create_topics([given("t", (1, 2, 3))])
-        assert isinstance(refused.error, MetadataUnavailable)
+        [failed] = await held.controller.create_topics([given("t", (1, 2, 3))])
+        assert isinstance(failed.error, MetadataUnavailable)
         await stage.in_step(held)
         [made] = await held.controller.create_topics([given("t", (1, 2, 3))])
         assert made.error is None
@@ -238,7 +238,7 @@ def test_everything_is_read_again_after_a_change_by_another_session() -> None:
         with pytest.raises(MetadataUnavailable):
             await held.controller.alter_isrs([asks_isr(held, (1,))])
         await until(lambda: only(held).isr == (1,))
-        # The same tells of a topic, for which somebody leads where somebody can; and who is leaving still is.
+        # The same read finds a topic, elects leaders where possible, and keeps the brokers that shut down.
         await until(lambda: held.controller.image.topics["old"].partitions[0].leader == 2)
         assert held.controller.image.topics["old"].partitions[1].state_version == NO_STATE
         assert held.controller.image.shutting_down == {3}
@@ -256,8 +256,8 @@ def test_changes_fail_until_an_unreadable_tree_can_be_read_again() -> None:
         await two.tree.create(layout.topic_config_path("t"), b"{}")
         await two.tree.create(layout.topic_path("bad"), b"{")
         for _ in range(2):
-            [refused] = await held.controller.create_topics([given("t", (1, 2))])
-            assert isinstance(refused.error, MetadataUnavailable)
+            [failed] = await held.controller.create_topics([given("t", (1, 2))])
+            assert isinstance(failed.error, MetadataUnavailable)
         await two.tree.delete(layout.topic_path("bad"))
         await two.tree.delete(layout.topic_config_path("t"))
         [made] = await held.controller.create_topics([given("t", (1, 2))])

@@ -82,8 +82,8 @@ def test_leaders_move_topics_end_and_the_second_controller_goes_on_where_the_fir
         assert isinstance(grown, PartitionImage)
         await two.delete(layout.CONTROLLER)
         second = await governing(two, 2)
-        [refused] = await first.controller.create_topics([NewTopic("u", 1, 1)])
-        assert isinstance(refused.error, NotController)
+        [failed] = await first.controller.create_topics([NewTopic("u", 1, 1)])
+        assert isinstance(failed.error, NotController)
         assert only(second) == grown
         await second.controller.delete_topics(["large"])
         for broker_id in (1, 2, 3):

@@ -1,4 +1,4 @@
-"""A controller that lives through anything: what holds whatever happens, checked after every step.
+"""A controller under random events: invariants that are checked after every step.
 
 A model goes with it: which records each broker has, and how many are committed. Brokers die, come back with what they
 synced or with another disk, leave in good order; ISRs shrink and grow; partitions are moved, and moved back; settings
@@ -183,7 +183,7 @@ KINDS = (
     *("die", "die", "come", "come", "come", "empty", "shrink", "shrink", "grow", "grow", "grow", "move", "move"),
     *("back", "done", "done", "prefer", "stop", "force", "least"),
 )
-LIVES, STEPS_OF_A_LIFE = 500, 40
+RUNS, STEPS_OF_A_RUN = 500, 40
 
 
 def step(world: World, kind: str, broker: int, number: int) -> None:
@@ -211,24 +211,24 @@ def step(world: World, kind: str, broker: int, number: int) -> None:
 
 @pytest.mark.long
 def test_controller_loses_nothing_whatever_happens() -> None:
-    """Many short lives, each from its number: long ones end with all disks emptied, and nothing to lose."""
-    for life in range(LIVES):
-        random = SeededRandom(life)
+    """Many short runs, each from its seed: long ones end with all disks emptied and nothing to lose."""
+    for seed in range(RUNS):
+        random = SeededRandom(seed)
         world = World(1 + random.below(3))
-        lived: list[tuple[str, int, int]] = []
-        for _ in range(STEPS_OF_A_LIFE):
-            lived.append((KINDS[random.below(len(KINDS))], 1 + random.below(4), 1 + random.below(3)))
+        steps: list[tuple[str, int, int]] = []
+        for _ in range(STEPS_OF_A_RUN):
+            steps.append((KINDS[random.below(len(KINDS))], 1 + random.below(4), 1 + random.below(3)))
             try:
-                step(world, *lived[-1])
+                step(world, *steps[-1])
             except AssertionError as error:
-                raise AssertionError(f"life {life}: {lived}") from error
+                raise AssertionError(f"seed {seed}: {steps}") from error
             if random.below(2):
                 world.write()
-                lived.append(("write", 0, 0))
+                steps.append(("write", 0, 0))
 
 
 def test_model_notices_a_leader_that_lacks_something() -> None:
-    """That the property can fail: an election that takes anybody is found out."""
+    """The property can fail: an election of any replica is noticed."""
     world = World(1)
     world.ask_for_isr(2, grow=False)
     world.ask_for_isr(3, grow=False)

@@ -1,4 +1,4 @@
-"""The controller's office ends for good, however hastily it is left."""
+"""The active controller ends completely, even if its close is cancelled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.runtime.randomness import SystemRandom
 
 
 class _Link:
-    """A broker that is heard of never again."""
+    """A broker that never answers."""
 
     def __init__(self) -> None:
         self.is_closed = False
@@ -44,7 +44,7 @@ async def _take(_: ImageUpdate) -> ImageAck:
 
 
 def test_controller_whose_close_is_cancelled_publishes_nothing_more() -> None:
-    """As when the session ends: the office hears of it, and whoever holds the office does, too."""
+    """As when the session ends: the controller and its membership both notice."""
 
     async def story() -> None:
         links = _Links()

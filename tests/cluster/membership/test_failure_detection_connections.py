@@ -52,12 +52,12 @@ class _Peer:
 
     def __init__(self) -> None:
         self.accepted: list[asyncio.StreamWriter] = []
-        self.came = asyncio.Event()
+        self.connected = asyncio.Event()
 
     async def start(self, port: int = 0) -> int:
         async def take(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             self.accepted.append(writer)
-            self.came.set()
+            self.connected.set()
 
         self._server = await asyncio.start_server(take, "127.0.0.1", port)
         found: int = self._server.sockets[0].getsockname()[1]
@@ -71,7 +71,7 @@ class _Peer:
         for writer in self.accepted:
             writer.transport.abort()
         self.accepted.clear()
-        self.came.clear()
+        self.connected.clear()
 
 
 def test_broker_that_closes_and_refuses_connections_is_dead_and_one_that_only_closes_is_not() -> None:
@@ -82,9 +82,9 @@ def test_broker_that_closes_and_refuses_connections_is_dead_and_one_that_only_cl
         detector.start()
         membership.show((1, 5), (2, 7))
         async with asyncio.timeout(PATIENCE_S):
-            await peer.came.wait()
+            await peer.connected.wait()
             peer.drop()
-            await peer.came.wait()
+            await peer.connected.wait()
             assert membership.dead == []
             peer.die()
             await membership.heard.wait()

@@ -1,4 +1,4 @@
-"""A controller hears whether the others answer, and knows when it is itself who is cut off."""
+"""Failure detection by probes: a controller notices when it is itself cut off."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_one_silent_broker_of_three_is_declared_dead_once() -> None:
             await members.happened.wait()
             members.happened.clear()
             links.asked.clear()
-            members.show(b1=5, b2=6, b3=8)  # it lives, and is registered again
+            members.show(b1=5, b2=6, b3=8)  # it is alive and registers again
             for _ in range(4):
                 await until_async(lambda: 3 in links.asked, "it is asked again")
                 links.asked.clear()
@@ -122,9 +122,7 @@ def test_controller_without_answers_steps_down() -> None:
             await members.happened.wait()
             await asyncio.wait([task for _, task in detector._watches.values()])
         assert (members.dead, members.rests_s[0]) == ([], _SESSION_MS / 1000)
-        assert set(detector._watches) == {2, 3}, (
-            "nobody is asked again until there is another controller, this one perhaps"
-        )
+        assert set(detector._watches) == {2, 3}, "no broker is probed again until there is another controller epoch"
         await detector.close()
 
     asyncio.run(story())

@@ -143,7 +143,7 @@ def test_first_controller_has_epoch_one_and_each_later_one_a_greater(trees: Tree
         assert decode_controller((await tree.get(layout.CONTROLLER)).data) == 7
         epoch = await tree.get(layout.CONTROLLER_EPOCH)
         assert claims[-1] == (decode_controller_epoch(epoch.data), epoch.version)
-        # Who holds it already is told the same again.
+        # The session that has the claim gets the same one again.
         assert await claim_controller(tree, 7, CLOCK) == claims[-1]
 
     live(trees, life)

@@ -1,4 +1,4 @@
-"""Handing over before a stop: who is waited for, and for how long."""
+"""Controlled shutdown: what it waits for, and for how long."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from penstock.wire.types import Message
 Left = Sequence[tuple[str, int]]
 
 
-class Leaving:
-    """Broker 1, which leads; it is the controller itself if it is told what that does."""
+class Stopping:
+    """Broker 1, which leads; with `shut_down` it is the controller itself."""
 
     broker_id, broker_epoch = 1, 101
 
@@ -45,7 +45,7 @@ class Leaving:
 
     async def ask_controller(self, api_key: int, version: int, message: Message, timeout_ms: float) -> Message:
         self.asked += 1
-        raise LinkLost("nobody is the controller")
+        raise LinkLost("no broker is the controller")
 
     def tree_unreachable_ms(self) -> float | None:
         return self.silent
@@ -54,8 +54,8 @@ class Leaving:
         self.silent = self.silent or 0.0
 
 
-def leave(stopping_broker: Leaving) -> bool:
-    """Whether it was relieved; it may take longer than a test may last."""
+def leave(stopping_broker: Stopping) -> bool:
+    """Whether no partition needs it any more; the time limit is longer than any test."""
     return asyncio.run(controlled_shutdown(stopping_broker, SystemClock(), NEVER_MS))
 
 
@@ -65,7 +65,7 @@ def test_shutdown_waits_for_a_follower_that_is_catching_up() -> None:
     async def shut_down() -> Left:
         return answers.pop(0)
 
-    stopping_broker = Leaving(cluster(1, 5, isr=(1,)), shut_down)
+    stopping_broker = Stopping(cluster(1, 5, isr=(1,)), shut_down)
     assert leave(stopping_broker)
     assert stopping_broker.asked == 3
 
@@ -74,7 +74,7 @@ def test_shutdown_does_not_wait_without_another_replica(caplog: pytest.LogCaptur
     async def shut_down() -> Left:
         return [(TOPIC, 0)]
 
-    stopping_broker = Leaving(cluster(1, 5, isr=(1,), replicas=(1,)), shut_down)
+    stopping_broker = Stopping(cluster(1, 5, isr=(1,), replicas=(1,)), shut_down)
     assert not leave(stopping_broker)
     assert stopping_broker.asked == 1
     assert "controlled shutdown incomplete, stopping anyway: broker=1 partitions=1" in caplog.text
@@ -85,7 +85,7 @@ def test_shutdown_does_not_wait_for_a_tree_that_was_unreachable_for_long(caplog:
         await asyncio.Event().wait()
         return []
 
-    for stopping_broker in (Leaving(cluster(1, 5), never), Leaving(cluster(1, 5))):
+    for stopping_broker in (Stopping(cluster(1, 5), never), Stopping(cluster(1, 5))):
         stopping_broker.silent = 60_000
         assert not leave(stopping_broker)
         assert stopping_broker.asked == 1

@@ -340,9 +340,9 @@ def test_topic_that_fails_on_a_full_disk_can_be_created_later() -> None:
 
     async def story(metadata: StandaloneMetadata) -> None:
         files.operations.fail("write", errno.ENOSPC)
-        [refused] = await metadata.require_controller().create_topics([NewTopic("t")])
-        assert refused.error is not None
-        assert refused.error.code is ErrorCode.KAFKA_STORAGE_ERROR
+        [failed] = await metadata.require_controller().create_topics([NewTopic("t")])
+        assert failed.error is not None
+        assert failed.error.code is ErrorCode.KAFKA_STORAGE_ERROR
         [made] = await metadata.require_controller().create_topics([NewTopic("t")])
         assert made.topic is not None
 
@@ -356,9 +356,9 @@ def test_broken_disk_fails_every_change_and_the_image_stays() -> None:
         await metadata.require_controller().create_topics([NewTopic("t")])
         files.operations.fail("sync", errno.EIO)
         for name in ("u", "v"):
-            [refused] = await metadata.require_controller().create_topics([NewTopic(name)])
-            assert refused.error is not None
-            assert refused.error.code is ErrorCode.KAFKA_STORAGE_ERROR
+            [failed] = await metadata.require_controller().create_topics([NewTopic(name)])
+            assert failed.error is not None
+            assert failed.error.code is ErrorCode.KAFKA_STORAGE_ERROR
         assert set(metadata.image.topics) == {"t"}
 
     run(with_metadata(files, story))
@@ -369,8 +369,8 @@ def test_controller_that_was_replaced_changes_nothing() -> None:
         metadata = metadata_of(tree)
         await metadata.start(broker())
         await tree.set("/controller_epoch", b"7")
-        [refused] = await metadata.require_controller().create_topics([NewTopic("t")])
-        assert refused.error is not None
+        [failed] = await metadata.require_controller().create_topics([NewTopic("t")])
+        assert failed.error is not None
         assert await tree.children("/brokers/topics") == []
 
     run(with_tree(SimulatedFiles(), story))
@@ -381,8 +381,8 @@ def test_changes_of_another_session_are_seen_after_the_first_conflict() -> None:
         metadata = metadata_of(tree)
         await metadata.start(broker())
         await tree.create("/config/topics/t", b'{"version":1,"config":{"retention.ms":"1"}}')
-        [refused] = await metadata.require_controller().create_topics([NewTopic("t")])
-        assert refused.error is not None
+        [failed] = await metadata.require_controller().create_topics([NewTopic("t")])
+        assert failed.error is not None
         [made] = await metadata.require_controller().create_topics([NewTopic("t")])
         assert made.topic is not None
         await _in_step(tree, metadata)
@@ -512,7 +512,7 @@ def test_large_change_interrupted_by_a_power_loss_is_finished_by_the_next_start(
         elif "made" in answered and not is_deleted:
             assert set(image.topics) == {"t"}
         for topic in image.topics.values():
-            # All of it, or nothing: a partition that was there in an earlier epoch never begins anew.
+            # All of it, or nothing: a partition never restarts at an earlier epoch.
             assert [partition.leader for partition in topic.partitions] == [0] * 4
             if "made" in answered:
                 assert all(partition.leader_epoch == 1 for partition in topic.partitions)

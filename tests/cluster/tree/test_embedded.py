@@ -90,7 +90,7 @@ def test_number_a_node_is_created_with_never_comes_again_not_even_that_of_an_eph
         for n in range(60):
             await tree.set("/lasting", b"%d" % n * 50)
 
-    # The second of the lives rewrites the journal, which must not forget the numbers.
+    # The second process rewrites the journal, which must keep the creation numbers.
     run(with_tree(files, life))
     run(with_tree(files, life, rewrite_bytes=1024))
     run(with_tree(files, life))

@@ -111,11 +111,11 @@ def test_broker_is_written_as_kafka_writes_it() -> None:
 
 def test_broker_stores_its_previous_epoch_and_kafka_ignores_it() -> None:
     endpoints = (Endpoint("CLIENT", "PLAINTEXT", "h", 9092),)
-    told = BrokerRegistration(1, endpoints, epoch=30, clean_epoch=20, is_emptied=True)
-    data = layout.encode_broker(told)
+    registration = BrokerRegistration(1, endpoints, epoch=30, clean_epoch=20, is_emptied=True)
+    data = layout.encode_broker(registration)
     assert parsed(data)["penstock_clean_epoch"] == 20
     assert "epoch" not in parsed(data)
-    assert layout.decode_broker(1, data, 30) == told
+    assert layout.decode_broker(1, data, 30) == registration
     assert layout.decode_broker(1, layout.encode_broker(BrokerRegistration(1, endpoints))).clean_epoch == -1
     with pytest.raises(LayoutError, match="penstock_clean_epoch"):
         layout.decode_broker(1, data.replace(b":20", b":-20"))

@@ -222,8 +222,8 @@ def test_change_of_a_child_is_not_a_change_of_its_parent(trees: Trees) -> None:
 def test_reading_after_every_event_ends_with_the_last_change(trees: Trees) -> None:
     async def story(tree: Tree) -> None:
         await tree.create("/a")
-        news = asyncio.Event()
-        tree.watch("/a", lambda _: news.set())
+        changed = asyncio.Event()
+        tree.watch("/a", lambda _: changed.set())
         seen = b""
 
         async def write() -> None:
@@ -233,8 +233,8 @@ def test_reading_after_every_event_ends_with_the_last_change(trees: Trees) -> No
         writing = asyncio.ensure_future(write())
         async with asyncio.timeout(PATIENCE_S):
             while seen != b"200":
-                await news.wait()
-                news.clear()
+                await changed.wait()
+                changed.clear()
                 seen = (await tree.get("/a")).data
         await writing
 

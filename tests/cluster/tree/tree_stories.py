@@ -83,7 +83,7 @@ def live(trees: Trees, story: Callable[[Tree], Awaitable[None]]) -> None:
 
 
 class Heard:
-    """What a watcher was told, and waiting for it."""
+    """The events of a watcher, and waiting for them."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []

@@ -174,7 +174,7 @@ def command(*arguments: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def told(arguments: Sequence[str]) -> tuple[int, str]:
+def run_command(arguments: Sequence[str]) -> tuple[int, str]:
     with command(*arguments) as process:
         _, error = process.communicate(timeout=PATIENCE_S)
         return process.returncode, error
@@ -214,7 +214,7 @@ def test_server_does_not_outlive_a_command_that_was_killed(tmp_path: Path) -> No
 def test_port_in_use_is_reported_before_anything_is_started(tmp_path: Path) -> None:
     with create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        code, error = told(["--data-dir", str(tmp_path / "zk"), "--port", str(port)])
+        code, error = run_command(["--data-dir", str(tmp_path / "zk"), "--port", str(port)])
     assert code == 1
     assert f"127.0.0.1:{port} is in use: another process listens there.\nStop that process" in error
     assert not (tmp_path / "zk").exists()
@@ -222,7 +222,7 @@ def test_port_in_use_is_reported_before_anything_is_started(tmp_path: Path) -> N
 
 def test_folder_that_is_a_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    code, error = told(["--data-dir", str(tmp_path / "file"), "--port", str(free_port())])
+    code, error = run_command(["--data-dir", str(tmp_path / "file"), "--port", str(free_port())])
     assert code == 1
     assert f"Data folder {tmp_path}/file cannot be used: File exists." in error
 
@@ -238,6 +238,6 @@ def test_folder_that_is_a_file_is_reported(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_options_are_reported(arguments: list[str], message: str) -> None:
-    code, error = told(arguments)
+    code, error = run_command(arguments)
     assert code == 2
     assert message in error

@@ -136,8 +136,8 @@ def test_watcher_of_children_sees_them_all_in_the_end_though_they_come_while_it_
     async def story() -> None:
         trees = ZooKeeperTrees(zookeeper.connect)
         near, far = await trees.open(), await trees.open()
-        news = asyncio.Event()
-        far.watch("/", lambda _: news.set())
+        changed = asyncio.Event()
+        far.watch("/", lambda _: changed.set())
         seen = await far.children("/")
 
         async def write() -> None:
@@ -147,8 +147,8 @@ def test_watcher_of_children_sees_them_all_in_the_end_though_they_come_while_it_
         writing = asyncio.ensure_future(write())
         async with asyncio.timeout(PATIENCE_S):
             while len(seen) < 150:
-                await news.wait()
-                news.clear()
+                await changed.wait()
+                changed.clear()
                 seen = await far.children("/")
         await writing
         await near.close()

@@ -75,7 +75,7 @@ def script(seed: int) -> list[Step]:
 
 
 class Player:
-    """Plays a script on one kind of tree and takes down what came of each step."""
+    """Plays a script on one kind of tree and records the result of each step."""
 
     def __init__(self, trees: Trees) -> None:
         self._trees = trees
@@ -99,7 +99,7 @@ class Player:
         for number, step in enumerate(steps):
             result = await self._take(step, number)
             await self._settled()
-            self.transcript.append((step, result, [_told(heard, step) for heard in self._heard]))
+            self.transcript.append((step, result, [_kinds_by_path(heard, step) for heard in self._heard]))
             for heard in self._heard:
                 heard.clear()
         for tree in self._sessions:
@@ -114,7 +114,7 @@ class Player:
         return tree
 
     async def _settled(self) -> None:
-        """Wait until every session has been told all there is: events come in the order of the changes.
+        """Wait until every session has all events, which arrive in the order of the changes.
 
         Three times, since a watch that meets a change while it is armed is armed again before it tells.
         """
@@ -175,14 +175,14 @@ class Player:
         return node.data, node.version, self._owners[node.owner]
 
 
-def _told(events: Sequence[Event], step: Step) -> dict[str, list[str]]:
+def _kinds_by_path(events: Sequence[Event], step: Step) -> dict[str, list[str]]:
     """By path. Of a list of operations, that something happened to a path: several changes may come as one."""
-    told: dict[str, list[str]] = {}
+    kinds: dict[str, list[str]] = {}
     for event in events:
-        told.setdefault(event.path, []).append(event.kind.value)
+        kinds.setdefault(event.path, []).append(event.kind.value)
     if step[0] in ("multi", "session"):
-        return {path: ["something"] for path in sorted(told)}
-    return dict(sorted(told.items()))
+        return {path: ["something"] for path in sorted(kinds)}
+    return dict(sorted(kinds.items()))
 
 
 def play(trees: Trees, steps: Sequence[Step]) -> Player:
@@ -214,9 +214,9 @@ def test_scripts_cover_the_cases_they_compare() -> None:
     results: list[str] = []
     kinds: set[str] = set()
     for seed in range(SEEDS):
-        for _, result, told in play(SimulatedTrees(seed), script(seed)).transcript:
+        for _, result, events in play(SimulatedTrees(seed), script(seed)).transcript:
             results.append(result.split(" ")[0])
-            kinds |= {kind for heard in told for all_ in heard.values() for kind in all_}
+            kinds |= {kind for heard in events for all_ in heard.values() for kind in all_}
     expected = {"NodeExists", "NoNode", "BadVersion", "NotEmpty", "EphemeralParent", "None", "True", "False", "another"}
     assert expected <= set(results)
     assert kinds == {"something", *(kind.value for kind in EventKind)}
