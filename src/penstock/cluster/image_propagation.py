@@ -35,7 +35,7 @@ from penstock.cluster.image import (
     make_delta,
 )
 from penstock.cluster.tree.layout import NO_LEADER, UNKNOWN_EPOCH
-from penstock.runtime.backoff import Backoff
+from penstock.runtime.backoff import backoff_ms
 from penstock.wire.protocol import ErrorCode
 from penstock.wire.schemas.push_image import PushImageRequest, PushImageResponse, RemovedTopic
 
@@ -311,13 +311,14 @@ class _BrokerPublisher:
         self._woken.set()
 
     async def _run(self) -> None:
-        backoff = Backoff(*_RETRY_MS)
+        failures = 0
         while True:
             if await self._exchange():
-                backoff.succeeded()
+                failures = 0
                 await self._wait_for_work()
             else:
-                await asyncio.sleep(backoff.failed() / 1000)
+                failures += 1
+                await asyncio.sleep(backoff_ms(failures, *_RETRY_MS) / 1000)
 
     async def _wait_for_work(self) -> None:
         if self.lacking:

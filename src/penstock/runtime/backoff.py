@@ -26,14 +26,14 @@ class Backoff:
 
     __slots__ = ("_initial_ms", "_max_ms", "_random", "failures", "not_before_ms")
 
-    def __init__(self, initial_ms: float, max_ms: float, random: Random | None = None) -> None:
+    def __init__(self, initial_ms: float, max_ms: float, random: Random) -> None:
         self._initial_ms = initial_ms
         self._max_ms = max_ms
         self._random = random
         self.failures = 0
         self.not_before_ms = 0.0
 
-    def failed(self, now_ms: float = 0.0) -> float:
+    def failed(self, now_ms: float) -> float:
         """Count a failure; returns the wait in milliseconds."""
         self.failures += 1
         wait_ms = backoff_ms(self.failures, self._initial_ms, self._max_ms, self._random)

@@ -61,7 +61,7 @@ from penstock.cluster.placement import load_of
 from penstock.cluster.tree import layout
 from penstock.cluster.tree.layout import NO_LEADER
 from penstock.cluster.tree.tree import Operation, SessionEvent, Tree, find
-from penstock.runtime.backoff import Backoff
+from penstock.runtime.backoff import backoff_ms
 from penstock.runtime.randomness import Random
 from penstock.wire.protocol import ErrorCode
 
@@ -362,14 +362,15 @@ class ControllerCore:
     # Tasks.
 
     async def _begin(self) -> None:
-        backoff = Backoff(*_RETRY_MS)
+        failures = 0
         while True:
             try:
                 await self._tasks.begin()
             except MetadataUnavailable as error:
                 if self._store.lost is not None or not isinstance(error.__cause__, _TRANSIENT):
                     raise
-                await asyncio.sleep(backoff.failed() / 1000)
+                failures += 1
+                await asyncio.sleep(backoff_ms(failures, *_RETRY_MS) / 1000)
             else:
                 return
 
@@ -387,18 +388,19 @@ class ControllerCore:
             self._tasks_runner = asyncio.get_running_loop().create_task(self._run_tasks())
 
     async def _run_tasks(self) -> None:
-        backoff = Backoff(*_RETRY_MS)
+        failures = 0
         try:
             while self.is_active and self._tasks.are_due:
                 try:
                     async with self._changing:
                         await self._tasks.settle()
                         await self._tasks.carry_on()
-                    backoff.succeeded()
+                    failures = 0
                 except Exception as error:
                     if not isinstance(error, ApiException):
                         logger.exception("controller task failed, it is retried")
-                    await asyncio.sleep(backoff.failed() / 1000)
+                    failures += 1
+                    await asyncio.sleep(backoff_ms(failures, *_RETRY_MS) / 1000)
         finally:
             self._tasks_runner = None
 

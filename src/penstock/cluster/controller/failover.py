@@ -269,7 +269,7 @@ class ControllerTasks:
             or self._unsettled
             or self._are_moves_due
             or self._are_admin_requests_due
-            or store.deletions.finished()
+            or (store.deletions.awaiting and store.deletions.finished())
         )
 
     def brokers_changed(self) -> None:
@@ -327,7 +327,7 @@ class ControllerTasks:
             for name in sorted(store.image.deleting):
                 deleted = delete_topic(store.image, name)
                 await store.store(Decision((*deleted.operations, Delete(layout.deletion_path(name))), deleted.image))
-        finished: Sequence[str] = store.deletions.finished()
+        finished: Sequence[str] = store.deletions.finished() if store.deletions.awaiting else ()
         while finished:
             finished = await self._finish_deletions(finished)
         if self._requested_moves:

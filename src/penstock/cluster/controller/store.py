@@ -371,7 +371,8 @@ class ControllerStore:
     def _follow(self, image: ClusterImage) -> None:
         self.image = image
         self.partitions_by_broker.follow(image)
-        self.deletions.follow(image)
+        if image.deleting or self.deletions.awaiting:
+            self.deletions.follow(image)
 
 
 def _is_done(operation: Operation, node: Node | None) -> bool:

@@ -290,37 +290,38 @@ class Deletions:
     """The reports awaited for the topics that are marked in the image that is followed."""
 
     def __init__(self, image: ClusterImage) -> None:
-        self._awaited: dict[str, tuple[bytes, set[Replica]]] = {}
+        self.awaiting: dict[str, tuple[bytes, set[Replica]]] = {}
+        """By topic: its id, and the replicas that are not reported deleted yet."""
         self.follow(image)
 
     def follow(self, image: ClusterImage) -> None:
         """Await reports for newly marked topics, and forget topics that are gone."""
-        self._awaited = {
+        self.awaiting = {
             name: known if known is not None and known[0] == topic.topic_id else (topic.topic_id, _replicas(topic))
             for name in sorted(image.deleting)
             for topic in (image.topics[name],)
-            for known in (self._awaited.get(name),)
+            for known in (self.awaiting.get(name),)
         }
 
     def reported_gone(self, name: str, topic_id: bytes, partition: int, broker_id: int) -> None:
         """A broker has deleted its replica and will not create it again."""
-        found = self._awaited.get(name)
+        found = self.awaiting.get(name)
         if found is not None and found[0] == topic_id:
             found[1].discard((partition, broker_id))
 
     def awaited(self, name: str) -> frozenset[Replica]:
         """The replicas whose report is missing; empty for a topic that is not being deleted."""
-        found = self._awaited.get(name)
+        found = self.awaiting.get(name)
         return frozenset() if found is None else frozenset(found[1])
 
     def finished(self) -> list[str]:
         """The topics of which no replica is left."""
-        return [name for name, (_, replicas) in self._awaited.items() if not replicas]
+        return [name for name, (_, replicas) in self.awaiting.items() if not replicas]
 
     def finish(self, image: ClusterImage, name: str) -> Decision | None:
         """Delete the nodes of such a topic; None while a replica is left or the topic is not being deleted."""
         topic = image.topics.get(name)
-        found = self._awaited.get(name)
+        found = self.awaiting.get(name)
         if topic is None or found is None or found[0] != topic.topic_id or found[1]:
             return None
         decision = delete_topic(image, name)
