@@ -156,9 +156,9 @@ def test_a_consumer_reads_on_from_the_new_leader() -> None:
                 await until_async(lambda: both.of(1, ApiKey.FETCH), "the old leader has the request")
                 both.elect_second()
                 assert (await reading).value == b"read"
-                under_way = consumer._core._fetcher._under_way
+                in_flight = consumer._core._fetcher._in_flight
                 await until_async(
-                    lambda: {node for node, _ in under_way} == {2}, "nothing is waited for at the old one"
+                    lambda: {node for node, _ in in_flight} == {2}, "nothing is waited for at the old one"
                 )
 
     run(story())

@@ -160,7 +160,7 @@ def test_seeking_before_reading_needs_no_reset_policy(broker: EmbeddedBroker) ->
     topic = filled_topic(broker, 10, partitions=2)
     with reader(broker.address, auto_offset_reset="none") as consumer:
         consumer.assign([(topic, 0), (topic, 1)])
-        until(lambda: consumer._queue.attention, "the missing offset is known")
+        until(lambda: consumer._core.queue.attention, "the missing offset is known")
         consumer.seek((topic, 0), 2)
         consumer.seek_to_beginning((topic, 1))
         assert sorted(read(consumer, 8)) == [1, 3, 4, 5, 6, 7, 8, 9]
