@@ -51,193 +51,6 @@ _REMEMBERED_MS: Final = 60_000
 _MAX_PRODUCERS: Final = 1_000
 
 
-# --- waiting producers
-
-
-class Waiter(NamedTuple):
-    end_offset: int
-    deadline_ms: float
-    done: Done
-
-
-class CommitWaiters:
-    __slots__ = ("_waiting",)
-
-    def __init__(self) -> None:
-        self._waiting: deque[Waiter] = deque()
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def add(self, end_offset: int, deadline_ms: float, done: Done) -> None:
-        waiting = self._waiting
-        waiting.append(Waiter(end_offset, deadline_ms, done))
-        if len(waiting) > 1 and waiting[-2].end_offset > end_offset:
-            # A retry of what was appended before others: rare.
-            self._waiting = deque(sorted(waiting, key=lambda waiter: waiter.end_offset))
-
-    def release(self, high_watermark: int) -> None:
-        """Answer producers whose records are below."""
-        # A producer that is answered may add a waiter at once.
-        while self._waiting and self._waiting[0].end_offset <= high_watermark:
-            self._waiting.popleft().done(None)
-
-    def fail(self, error: LogError) -> None:
-        """Answer all that wait now."""
-        waiting, self._waiting = self._waiting, deque()
-        for waiter in waiting:
-            waiter.done(error)
-
-    def expire(self, now_ms: float) -> None:
-        """Answer those whose deadline has passed."""
-        if all(waiter.deadline_ms > now_ms for waiter in self._waiting):
-            return
-        late = [waiter for waiter in self._waiting if waiter.deadline_ms <= now_ms]
-        self._waiting = deque(waiter for waiter in self._waiting if waiter.deadline_ms > now_ms)
-        for waiter in late:
-            waiter.done(CommitTimedOut(waiter.end_offset))
-
-
-# --- waiting readers
-
-
-class Watcher(Protocol):
-    """A reader that waits for records."""
-
-    def grown(self, partition: Partition, size: int) -> None:
-        """`size` more bytes can be read from `partition`."""
-
-    def gone(self, partition: Partition) -> None:
-        """The partition is gone, or has another role."""
-
-
-class EndWatcher(Watcher, Protocol):
-    """A follower that waits for records: `grown` is about the log end."""
-
-    def moved(self, partition: Partition) -> None:
-        """The high watermark or the log start has moved."""
-
-
-class Watchers:
-    """The waiting readers of one partition."""
-
-    __slots__ = ("_at_end", "_at_watermark", "_sizes")
-
-    def __init__(self) -> None:
-        self._at_watermark: dict[Watcher, None] = {}
-        self._at_end: dict[EndWatcher, None] = {}
-        # End offset and bytes of appends above the high watermark; beyond _MAX_SIZES the last are added up.
-        self._sizes: deque[tuple[int, int]] = deque()
-
-    def __len__(self) -> int:
-        return len(self._at_watermark) + len(self._at_end)
-
-    def add(self, watcher: Watcher) -> None:
-        self._at_watermark[watcher] = None
-
-    def add_at_end(self, watcher: EndWatcher) -> None:
-        self._at_end[watcher] = None
-
-    def remove(self, watcher: Watcher) -> None:
-        """Of either kind."""
-        self._at_watermark.pop(watcher, None)
-        self._at_end.pop(watcher, None)  # type: ignore[call-overload]
-
-    def appended(self, end_offset: int, size: int) -> None:
-        """Note bytes that become readable when the high watermark reaches their end."""
-        sizes = self._sizes
-        if len(sizes) >= _MAX_SIZES:
-            size += sizes.pop()[1]
-        sizes.append((end_offset, size))
-
-    def forget_sizes(self) -> None:
-        """What was noted may not be in the log any more."""
-        self._sizes.clear()
-
-    def wake_followers(self, partition: Partition, size: int) -> None:
-        """There is more to copy."""
-        for watcher in tuple(self._at_end):
-            watcher.grown(partition, size)
-
-    def wake_readers(self, partition: Partition, high_watermark: int) -> None:
-        """There is more to read."""
-        sizes, size = self._sizes, 0
-        while sizes and sizes[0][0] <= high_watermark:
-            size += sizes.popleft()[1]
-        for watcher in tuple(self._at_watermark):
-            watcher.grown(partition, size)
-        self.offsets_moved(partition)
-
-    def offsets_moved(self, partition: Partition) -> None:
-        """Followers are told of the new high watermark or log start."""
-        for follower in tuple(self._at_end):
-            follower.moved(partition)
-
-    def remove_all(self, partition: Partition) -> None:
-        watchers, self._at_watermark = self._at_watermark, {}
-        for watcher in watchers:
-            watcher.gone(partition)
-        self.remove_followers(partition)
-
-    def remove_followers(self, partition: Partition) -> None:
-        watchers, self._at_end = self._at_end, {}
-        for watcher in watchers:
-            watcher.gone(partition)
-
-
-# --- rejected sequences
-
-
-class _RejectedSequence(NamedTuple):
-    epoch: int
-    sequence: int
-    until_ms: int
-
-
-class RejectedSequences:
-    def __init__(self) -> None:
-        self._first: dict[int, _RejectedSequence] = {}
-        self._until_ms = 0  # when all are forgotten
-
-    def __len__(self) -> int:
-        return len(self._first)
-
-    def add(self, records: Buffer, producers: ProducerStates, now_ms: int) -> None:
-        """These records were rejected for a reason that may pass."""
-        for header in scan(records).headers[:1]:
-            producer, known = header.producer_id, self._first.get(header.producer_id)
-            if producer < 0 or header.base_sequence < 0 or producers.get(producer) is not None:
-                continue
-            if known is not None and known.epoch == header.producer_epoch and known.sequence <= header.base_sequence:
-                continue
-            self._make_room(now_ms)
-            self._until_ms = now_ms + _REMEMBERED_MS
-            self._first[producer] = _RejectedSequence(header.producer_epoch, header.base_sequence, self._until_ms)
-
-    def check(self, records: Buffer, producers: ProducerStates, now_ms: int) -> None:
-        """OutOfOrderSequence for records that follow rejected ones. Otherwise their producer is forgotten."""
-        if now_ms >= self._until_ms:
-            self._first.clear()
-            return
-        for header in scan(records).headers[:1]:
-            rejected = self._first.get(header.producer_id)
-            if rejected is None:
-                return
-            is_over = now_ms >= rejected.until_ms or producers.get(header.producer_id) is not None
-            if not is_over and header.producer_epoch == rejected.epoch and header.base_sequence > rejected.sequence:
-                raise OutOfOrderSequence(
-                    header.producer_id, header.producer_epoch, header.base_sequence, rejected.sequence
-                )
-            del self._first[header.producer_id]
-
-    def _make_room(self, now_ms: int) -> None:
-        if len(self._first) < _MAX_PRODUCERS:
-            return
-        self._first = {producer: one for producer, one in self._first.items() if now_ms < one.until_ms}
-        while len(self._first) >= _MAX_PRODUCERS:
-            del self._first[next(iter(self._first))]
-
-
 # --- the partition
 
 
@@ -655,3 +468,190 @@ class Partition:
         high_watermark = self.log.high_watermark
         self._watchers.wake_readers(self, high_watermark)
         self._waiters.release(high_watermark)
+
+
+# --- waiting producers
+
+
+class Waiter(NamedTuple):
+    end_offset: int
+    deadline_ms: float
+    done: Done
+
+
+class CommitWaiters:
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: deque[Waiter] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, end_offset: int, deadline_ms: float, done: Done) -> None:
+        waiting = self._waiting
+        waiting.append(Waiter(end_offset, deadline_ms, done))
+        if len(waiting) > 1 and waiting[-2].end_offset > end_offset:
+            # A retry of what was appended before others: rare.
+            self._waiting = deque(sorted(waiting, key=lambda waiter: waiter.end_offset))
+
+    def release(self, high_watermark: int) -> None:
+        """Answer producers whose records are below."""
+        # A producer that is answered may add a waiter at once.
+        while self._waiting and self._waiting[0].end_offset <= high_watermark:
+            self._waiting.popleft().done(None)
+
+    def fail(self, error: LogError) -> None:
+        """Answer all that wait now."""
+        waiting, self._waiting = self._waiting, deque()
+        for waiter in waiting:
+            waiter.done(error)
+
+    def expire(self, now_ms: float) -> None:
+        """Answer those whose deadline has passed."""
+        if all(waiter.deadline_ms > now_ms for waiter in self._waiting):
+            return
+        late = [waiter for waiter in self._waiting if waiter.deadline_ms <= now_ms]
+        self._waiting = deque(waiter for waiter in self._waiting if waiter.deadline_ms > now_ms)
+        for waiter in late:
+            waiter.done(CommitTimedOut(waiter.end_offset))
+
+
+# --- waiting readers
+
+
+class Watcher(Protocol):
+    """A reader that waits for records."""
+
+    def grown(self, partition: Partition, size: int) -> None:
+        """`size` more bytes can be read from `partition`."""
+
+    def gone(self, partition: Partition) -> None:
+        """The partition is gone, or has another role."""
+
+
+class EndWatcher(Watcher, Protocol):
+    """A follower that waits for records: `grown` is about the log end."""
+
+    def moved(self, partition: Partition) -> None:
+        """The high watermark or the log start has moved."""
+
+
+class Watchers:
+    """The waiting readers of one partition."""
+
+    __slots__ = ("_at_end", "_at_watermark", "_sizes")
+
+    def __init__(self) -> None:
+        self._at_watermark: dict[Watcher, None] = {}
+        self._at_end: dict[EndWatcher, None] = {}
+        # End offset and bytes of appends above the high watermark; beyond _MAX_SIZES the last are added up.
+        self._sizes: deque[tuple[int, int]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._at_watermark) + len(self._at_end)
+
+    def add(self, watcher: Watcher) -> None:
+        self._at_watermark[watcher] = None
+
+    def add_at_end(self, watcher: EndWatcher) -> None:
+        self._at_end[watcher] = None
+
+    def remove(self, watcher: Watcher) -> None:
+        """Of either kind."""
+        self._at_watermark.pop(watcher, None)
+        self._at_end.pop(watcher, None)  # type: ignore[call-overload]
+
+    def appended(self, end_offset: int, size: int) -> None:
+        """Note bytes that become readable when the high watermark reaches their end."""
+        sizes = self._sizes
+        if len(sizes) >= _MAX_SIZES:
+            size += sizes.pop()[1]
+        sizes.append((end_offset, size))
+
+    def forget_sizes(self) -> None:
+        """What was noted may not be in the log any more."""
+        self._sizes.clear()
+
+    def wake_followers(self, partition: Partition, size: int) -> None:
+        """There is more to copy."""
+        for watcher in tuple(self._at_end):
+            watcher.grown(partition, size)
+
+    def wake_readers(self, partition: Partition, high_watermark: int) -> None:
+        """There is more to read."""
+        sizes, size = self._sizes, 0
+        while sizes and sizes[0][0] <= high_watermark:
+            size += sizes.popleft()[1]
+        for watcher in tuple(self._at_watermark):
+            watcher.grown(partition, size)
+        self.offsets_moved(partition)
+
+    def offsets_moved(self, partition: Partition) -> None:
+        """Followers are told of the new high watermark or log start."""
+        for follower in tuple(self._at_end):
+            follower.moved(partition)
+
+    def remove_all(self, partition: Partition) -> None:
+        watchers, self._at_watermark = self._at_watermark, {}
+        for watcher in watchers:
+            watcher.gone(partition)
+        self.remove_followers(partition)
+
+    def remove_followers(self, partition: Partition) -> None:
+        watchers, self._at_end = self._at_end, {}
+        for watcher in watchers:
+            watcher.gone(partition)
+
+
+# --- rejected sequences
+
+
+class _RejectedSequence(NamedTuple):
+    epoch: int
+    sequence: int
+    until_ms: int
+
+
+class RejectedSequences:
+    def __init__(self) -> None:
+        self._first: dict[int, _RejectedSequence] = {}
+        self._until_ms = 0  # when all are forgotten
+
+    def __len__(self) -> int:
+        return len(self._first)
+
+    def add(self, records: Buffer, producers: ProducerStates, now_ms: int) -> None:
+        """These records were rejected for a reason that may pass."""
+        for header in scan(records).headers[:1]:
+            producer, known = header.producer_id, self._first.get(header.producer_id)
+            if producer < 0 or header.base_sequence < 0 or producers.get(producer) is not None:
+                continue
+            if known is not None and known.epoch == header.producer_epoch and known.sequence <= header.base_sequence:
+                continue
+            self._make_room(now_ms)
+            self._until_ms = now_ms + _REMEMBERED_MS
+            self._first[producer] = _RejectedSequence(header.producer_epoch, header.base_sequence, self._until_ms)
+
+    def check(self, records: Buffer, producers: ProducerStates, now_ms: int) -> None:
+        """OutOfOrderSequence for records that follow rejected ones. Otherwise their producer is forgotten."""
+        if now_ms >= self._until_ms:
+            self._first.clear()
+            return
+        for header in scan(records).headers[:1]:
+            rejected = self._first.get(header.producer_id)
+            if rejected is None:
+                return
+            is_over = now_ms >= rejected.until_ms or producers.get(header.producer_id) is not None
+            if not is_over and header.producer_epoch == rejected.epoch and header.base_sequence > rejected.sequence:
+                raise OutOfOrderSequence(
+                    header.producer_id, header.producer_epoch, header.base_sequence, rejected.sequence
+                )
+            del self._first[header.producer_id]
+
+    def _make_room(self, now_ms: int) -> None:
+        if len(self._first) < _MAX_PRODUCERS:
+            return
+        self._first = {producer: one for producer, one in self._first.items() if now_ms < one.until_ms}
+        while len(self._first) >= _MAX_PRODUCERS:
+            del self._first[next(iter(self._first))]
