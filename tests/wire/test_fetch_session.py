@@ -168,11 +168,11 @@ class Conversation:
         request, context = self.in_flight.pop(0)
         response = context.answer(
             (topic, PartitionData(partition_index=one.partition, high_watermark=watermark))
-            for topic, one in (() if context.is_overtaken else context.partitions)
+            for topic, one in (() if context.is_superseded else context.partitions)
         )
         if response.error_code in SESSION_ERRORS:
-            is_overtaken = self.in_flight and response.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
-            if self.session.is_current(request) and not is_overtaken:
+            is_superseded = self.in_flight and response.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+            if self.session.is_current(request) and not is_superseded:
                 self.session.reset()
         else:
             self.session.accepted(request, response.session_id)
