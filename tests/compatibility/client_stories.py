@@ -1,6 +1,6 @@
-"""What the tests of all clients share: names nobody else uses, sample records, waiting, and members that die.
+"""What the tests of all clients share: unique names, sample records, and members that die.
 
-Rule: nothing here knows a client. A dying member is a process that is killed, so that nothing in it can say goodbye.
+A dying member is a process that is killed, so that it cannot leave its group.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BROKER_SETTINGS: Final = {
     "group.min.session.timeout.ms": "500",
 }
 
-# message.max.bytes bounds a batch with its header: this much less than the limit is room for that of one record.
+# message.max.bytes limits a batch with its header; this much less leaves room for the header of one record.
 LIMIT_BYTES: Final = 1_048_588
 JUST_FITS_BYTES: Final = LIMIT_BYTES - 200
 
@@ -29,7 +29,7 @@ BEGIN_MS: Final = 1_700_000_000_000
 
 
 class Sample(NamedTuple):
-    """A record as a client is given it and must give it back."""
+    """A record as it is sent and must come back."""
 
     key: bytes | None
     value: bytes | None
@@ -50,12 +50,12 @@ def unique(what: str) -> str:
 
 
 def numbered(count: int, first: int = 0) -> list[bytes]:
-    """Values that tell their place, long enough for codecs to have something to do."""
+    """Numbered values, long enough to be compressed."""
     return [b"value %d " % number + b"again and again " * 10 for number in range(first, first + count)]
 
 
 class DoomedProcess:
-    """A client in a process of its own that is killed. The program prints a line when it has come far enough."""
+    """A client in a process of its own that is killed. The program prints a line when it is ready."""
 
     def __init__(self, program: str, *arguments: str) -> None:
         self._process = subprocess.Popen(
@@ -72,7 +72,7 @@ class DoomedProcess:
         return line.strip()
 
     def go_on(self) -> None:
-        """Let a program that waits for a line have one."""
+        """Send a line to the program."""
         if self._process.stdin is None:
             raise ValueError("the process has no input")
         self._process.stdin.write(b"\n")

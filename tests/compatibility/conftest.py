@@ -1,4 +1,4 @@
-"""One broker for all the clients of a test process; each test brings topics and groups of its own."""
+"""One broker for all tests of a process; each test has its own topics and groups."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def address(broker: EmbeddedBroker) -> str:
 
 @pytest.fixture
 def topic() -> str:
-    """The name of a topic that is not there yet; made by whoever first writes to it, with three partitions."""
+    """The name of a topic that does not exist yet; the first write creates it with three partitions."""
     return unique("topic")
 
 
