@@ -70,6 +70,7 @@ def test_standard_output_can_have_a_file_of_its_own(log: Path, tmp_path: Path) -
     child = LoggedChild(script("import sys; print('{}'); print('news', file=sys.stderr)"), log, output)
     child.start()
     until(lambda: not child.is_alive, "it ends")
+    child.settle()
     assert output.read_text() == "{}\n"
     assert "news" in log.read_text()
 
@@ -108,7 +109,7 @@ def test_a_forwarded_child_passes_on_its_lines_and_long_ones_in_pieces() -> None
 
     def has_all() -> bool:
         forward_output([child], 0.01)
-        return child.descriptor is None
+        return child.descriptor is None and not child.is_alive
 
     until(has_all, "its output has ended")
     assert lines[0] == "first"
