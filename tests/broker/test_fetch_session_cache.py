@@ -16,8 +16,9 @@ class Dice(SeededRandom):
     def __init__(self, *throws: int) -> None:
         super().__init__(0)
         self.throws = list(throws)
+        self.below = self._throw
 
-    def below(self, bound: int) -> int:
+    def _throw(self, bound: int, /) -> int:
         assert bound == 2**31 - 1
         return self.throws.pop(0)
 

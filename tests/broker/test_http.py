@@ -369,7 +369,7 @@ def test_a_failed_handler_returns_500_and_keeps_the_connection(caplog: pytest.Lo
 
     with caplog.at_level(logging.ERROR):
         run(story)
-    assert [record.getMessage() for record in caplog.records] == ["no answer for /broken"]
+    assert [record.getMessage() for record in caplog.records] == ["HTTP request failed: path=/broken"]
 
 
 def test_a_stream_that_fails_in_its_middle_is_seen_to_be_cut(caplog: pytest.LogCaptureFixture) -> None:
@@ -388,7 +388,7 @@ def test_a_stream_that_fails_in_its_middle_is_seen_to_be_cut(caplog: pytest.LogC
 
     with caplog.at_level(logging.ERROR):
         run(story)
-    assert [record.getMessage() for record in caplog.records] == ["an HTTP connection ended by an error"]
+    assert [record.getMessage() for record in caplog.records] == ["HTTP connection failed"]
 
 
 def test_a_peer_that_leaves_or_does_not_read_ends_the_stream_behind_it() -> None:

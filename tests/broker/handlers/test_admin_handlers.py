@@ -118,7 +118,7 @@ def test_replicas_may_be_given_by_partition() -> None:
         (
             topic("n", min_compaction_lag_ms="9", max_compaction_lag_ms="8"),
             ErrorCode.INVALID_CONFIG,
-            "more than max.compaction.lag.ms",
+            "must not be larger than max.compaction.lag.ms",
         ),
         (
             CreatableTopic(

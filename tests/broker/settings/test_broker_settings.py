@@ -160,7 +160,7 @@ def test_settings_of_single_topics_in_0_7_become_presets(tmp_path: Path) -> None
     [
         ("topic.partition.count.map=clicks", "name:number"),
         ("topic.partition.count.map=clicks:0", "at least 1"),
-        ("topic.partition.count.map=cl icks:1", "topic's name"),
+        ("topic.partition.count.map=cl icks:1", "topic name"),
         ("topic.log.file.size=clicks:1", "as segment.bytes"),
         ("topic.log.roll.hours=clicks:x", "name:number"),
         ("log.cleanup.interval.mins=ten", "not an integer"),
@@ -263,7 +263,7 @@ def test_an_error_names_setting_value_type_and_range(tmp_path: Path) -> None:
         ("offsets.topic.replication.factor=40000", "16-bit"),
         ("log.cleaner.dedupe.buffer.size=1024", "at least 1048577"),
         ("authorizer.class.name=kafka.security.authorizer.AclAuthorizer", "every client would have access"),
-        ("security.inter.broker.protocol=SSL", "not supported"),
+        ("security.inter.broker.protocol=SSL", "only PLAINTEXT is supported"),
         ("zookeeper.set.acl=true", "not supported"),
         ("zookeeper.ssl.client.enable=true", "not supported"),
     ],

@@ -59,7 +59,7 @@ def test_the_default_is_port_9092_on_all_addresses() -> None:
         ("PLAINTEXT://localhost:65536", "0 to 65535"),
         ("PLAINTEXT://localhost:-1", "0 to 65535"),
         ("PLAINTEXT://a:1,", "NAME://host:port"),
-        ("PLAINTEXT://a:1,plaintext://b:2", "two listeners PLAINTEXT"),
+        ("PLAINTEXT://a:1,plaintext://b:2", "two listeners are named PLAINTEXT"),
         ("OTHER://a:1", "add OTHER:PLAINTEXT to listener.security.protocol.map"),
         ("SSL://a:1", "is not supported"),
         ("PLAINTEXT://" + ":" * 50_000, "NAME://host:port"),

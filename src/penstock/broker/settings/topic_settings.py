@@ -137,8 +137,8 @@ def effective_value(broker: BrokerSettings, overrides: Mapping[str, str], name: 
     if definition.broker_name is None:
         return definition.default
     value = broker.layers.effective(definition.broker_name)
-    if definition.min is not None and isinstance(value, int) and not isinstance(value, bool):
-        return max(int(definition.min), value)  # a broker may have other negative values for "forever"
+    if name == "retention.ms" and isinstance(value, int):
+        return max(-1, value)  # a broker may have other negative values for "forever"
     return value
 
 
