@@ -51,9 +51,9 @@ async def failure(server: Scripted, way: ConnectionOptions = WAY) -> UnusableAdd
         (b"SSH-2.0-OpenSSH_9.2\r\n", Cause.NOT_KAFKA, "an SSH banner"),
         (b"220 mail ESMTP\r\n", Cause.NOT_KAFKA, "a mail or FTP server"),
         (b"-ERR unknown command\r\n", Cause.NOT_KAFKA, "a Redis server"),
-        (b"\x00\x00\x00\x06zzzzzz", Cause.NOT_KAFKA, "not Kafka's (it begins with 7a 7a"),
-        (b"\xff\xff\xff\xff", Cause.NOT_KAFKA, "not Kafka's"),
-        (b"\x00\x00", Cause.NOT_KAFKA, "it begins with 00 00)"),
+        (b"\x00\x00\x00\x06zzzzzz", Cause.NOT_KAFKA, "not a Kafka broker's (it starts with 7a 7a"),
+        (b"\xff\xff\xff\xff", Cause.NOT_KAFKA, "not a Kafka broker's"),
+        (b"\x00\x00", Cause.NOT_KAFKA, "it starts with 00 00)"),
     ],
 )
 def test_other_servers_are_recognised_by_their_first_bytes(first_bytes: bytes, cause: Cause, words: str) -> None:

@@ -33,7 +33,7 @@ def test_a_code_from_the_future_is_an_error_all_the_same() -> None:
 def test_a_hint_ends_the_message() -> None:
     error = error_for(36, where="topic t")
     assert str(error).endswith(". " + error.hint)
-    assert error.hint.startswith("exist_ok=True")
+    assert error.hint.startswith("Use exist_ok=True")
 
 
 @pytest.mark.parametrize(

@@ -449,7 +449,7 @@ class ReplicaFetcher:
         if not self._session.is_current(sent.request):
             return
         if self._sent and error == ErrorCode.INVALID_FETCH_SESSION_EPOCH:
-            return  # it was overtaken; if there is more to it, the response to the next request says so
+            return  # a later request superseded it; if there is more to it, the response to the next request says so
         self._session.reset()
         self._session_errors += 1
         if self._session_errors > 1:

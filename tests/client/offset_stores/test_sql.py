@@ -255,8 +255,8 @@ def test_an_invalid_table_name_is_rejected(name: str) -> None:
         SqlOffsetStore(table=name)
 
 
-def test_without_a_way_to_the_database_only_the_callers_connections_serve() -> None:
-    with pytest.raises(ConfigError, match="no connection to its database"):
+def test_without_connect_only_the_callers_connections_work() -> None:
+    with pytest.raises(ConfigError, match="cannot connect to its database"):
         asyncio.run(SqlOffsetStore().load("g", [P0]))
 
 
