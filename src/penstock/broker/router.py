@@ -318,19 +318,21 @@ def _has_errors(response: ProduceResponse) -> bool:
 
 
 def _count_produce_errors(services: Services, request: ProduceRequest, response: ProduceResponse) -> None:
+    # Parts of a long request may be merged: partitions are in the same order, but topics may be cut otherwise.
     sent = (data for topic in request.topic_data for data in topic.partition_data)
-    outcomes = ((topic.name, each) for topic in response.responses for each in topic.partition_responses)
-    rejected_bytes: dict[str, int] = {}
-    for data, (name, outcome) in zip(sent, outcomes, strict=False):
-        if outcome.error_code:
+    for topic in response.responses:
+        failed = [
+            (data, outcome)
+            for outcome, data in zip(topic.partition_responses, sent, strict=False)
+            if outcome.error_code
+        ]
+        for _, outcome in failed:
             services.metrics.count_error(ApiKey.PRODUCE, outcome.error_code)
-            size = len(data.records) if isinstance(data.records, BUFFERS) else 0
-            rejected_bytes[name] = rejected_bytes.get(name, 0) + size
-    for name, size in rejected_bytes.items():
-        metrics = services.topic_metrics_or_none(name)
+        metrics = services.topic_metrics_or_none(topic.name) if failed else None
         if metrics is not None:
+            sizes = (len(data.records) for data, _ in failed if isinstance(data.records, BUFFERS))
             metrics.failed_produce_requests.add()
-            metrics.bytes_rejected.add(size)
+            metrics.bytes_rejected.add(sum(sizes))
 
 
 def error_codes(message: msgspec.Struct) -> Iterator[int]:
