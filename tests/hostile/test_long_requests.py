@@ -229,7 +229,7 @@ def test_very_many_partitions_of_a_disk_are_described_in_slices(
 ) -> None:
     with LoopMeter(broker, f"DescribeLogDirs of {WIDE} partitions"):
         gate = Gate(broker)
-        client.send(ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(), 4)
+        client.send(ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(topics=None), 4)
         gate.reached()
         is_answered(embedded)
         gate.open()
