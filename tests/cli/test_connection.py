@@ -71,7 +71,7 @@ def test_a_file_of_properties_is_used(shell: Shell, tmp_path: Path, broker: Embe
         ("clinet.id=me", "Did you mean client.id?"),
         ("security.protocol=SASL_SSL", "PLAINTEXT or SSL"),
         ("security.protocol=SSL\nssl.ca.location=/nowhere.pem", "PEM files"),
-        ("security.protocol=SSL\nssl.truststore.location=x\nssl.truststore.type=JKS", "Only PEM"),
+        ("security.protocol=SSL\nssl.truststore.location=x\nssl.truststore.type=JKS", "Use PEM"),
         ("request.timeout.ms=soon", "milliseconds"),
     ],
 )

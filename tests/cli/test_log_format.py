@@ -31,4 +31,4 @@ def test_an_exception_is_on_the_line_of_its_event() -> None:
     line = _logged("broken", lambda: int("x\ny"))
     assert "\n" not in line
     assert "broken | ValueError: invalid literal" in line
-    assert "(test_server_commands.py:" in line
+    assert "(test_log_format.py:" in line

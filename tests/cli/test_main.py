@@ -168,5 +168,5 @@ def test_an_internal_error_is_one_line_or_a_traceback(
         main(["log", "dump", str(tmp_path / "t-0")])
     assert end.value.code == 70
     said = capsys.readouterr().err
-    assert "ZeroDivisionError: of nothing (test_command.py:" in said
+    assert "ZeroDivisionError: of nothing (test_main.py:" in said
     assert "Traceback" not in said

@@ -23,7 +23,7 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> Shell:
 
 
 def test_a_profile_says_where_the_cluster_is(bare: Shell, shell: Shell, topic: str) -> None:
-    assert bare.done("profile", "create", "here", "-b", shell.address) == "Created here and use it.\n"
+    assert bare.done("profile", "create", "here", "-b", shell.address) == "Created profile here, now in use.\n"
     assert topic in bare.lines("topics", "list")
     bare.done("profile", "create", "gone", "-b", "127.0.0.1:1", "--no-use")
     assert topic in bare.lines("topics", "list")
@@ -76,7 +76,7 @@ def test_a_profile_is_edited_as_a_file(bare: Shell, config_home: Path, monkeypat
         return f"{sys.executable} {script}"
 
     monkeypatch.setenv("VISUAL", editor("# ours\nbootstrap.servers = q:9092\n"))
-    assert bare.done("profile", "edit") == "Changed p.\n"
+    assert bare.done("profile", "edit") == "Changed profile p.\n"
     assert path.read_text() == "# ours\nbootstrap.servers = q:9092\n"
     monkeypatch.setenv("VISUAL", editor("bootstrap.server = q:9092\n"))
     assert bare("profile", "edit", "p").exit_code == 2

@@ -55,7 +55,7 @@ AREAS: Mapping[str, Area] = {
     "pipeline": Area(
         "penstock.cli.activity.pipeline",
         "pipeline",
-        "Run the Spark pipelines of the live example: list, run, status, stop.",
+        "Run the pipelines of the example: list, run, status, stop.",
     ),
     "produce": Area("penstock.cli.records.produce", "produce", "Send lines or files as records to a topic."),
     "profile": Area("penstock.cli.profile", "profile", "Manage named clusters: create, use, list, show, edit, delete."),
@@ -64,9 +64,7 @@ AREAS: Mapping[str, Area] = {
     ),
     "server": Area("penstock.cli.server.server", "server", "Run a broker as a service: start."),
     "spark": Area("penstock.cli.spark.spark", "spark", "Start Spark configured for topics: shell, submit, python."),
-    "table": Area(
-        "penstock.cli.spark.table", "table", "Manage tables loaded from topics: create, list, describe, drop, audit."
-    ),
+    "table": Area("penstock.cli.spark.table", "table", "Manage tables of topics: create, list, describe, drop, audit."),
     "topics": Area(
         "penstock.cli.topics.topics", "topics", "Manage topics: create, list, describe, alter, trim, delete."
     ),

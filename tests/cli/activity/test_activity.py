@@ -118,11 +118,11 @@ def test_waits_for_a_broker_and_outlives_its_restart_with_every_event_once(tmp_p
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (("--as-fast-as-possible",), "has no end"),
-        (("--start", "-1h"), "is for --as-fast-as-possible"),
+        (("--as-fast-as-possible",), "needs an end"),
+        (("--start", "-1h"), "needs --as-fast-as-possible"),
         (("--members", "10"), "10 members"),
         (("--rate", "1000000"), "the rate is 1e+06"),
-        (("--origin", "2999-01-01T00:00Z"), "opens after the first event"),
+        (("--origin", "2999-01-01T00:00Z"), "--origin is after the first event"),
         (("--incident-after", "1h"), "the incident starts 3600000 ms"),
     ],
 )

@@ -32,7 +32,7 @@ def test_unknown_names_are_rejected_before_anything_starts(shell: Shell, tmp_pat
 def test_invalid_options_are_rejected(shell: Shell, tmp_path: Path) -> None:
     for options, said in (
         (("--from-start", "--since", "2026-11-14T00:00Z"), "--from-start excludes --since and --until"),
-        (("--beside-stream",), "--beside-stream is about"),
+        (("--beside-stream",), "--beside-stream needs"),
         (("--since", "2026-11-15T00:00Z", "--until", "2026-11-14T00:00Z"), "ends before it begins"),
     ):
         result = shell("pipeline", "run", "operations", "-w", tmp_path, *options)
@@ -94,6 +94,6 @@ def test_stop_asks_and_waits_until_it_has_stopped(shell: Shell, tmp_path: Path) 
 
     obeying = threading.Thread(target=obey)
     obeying.start()
-    assert shell.done("pipeline", "stop", "operations", "-w", tmp_path) == "operations has stopped\n"
+    assert shell.done("pipeline", "stop", "operations", "-w", tmp_path) == "operations stopped\n"
     obeying.join()
     assert shell.done("pipeline", "stop", "operations", "-w", tmp_path) == "operations does not run\n"

@@ -92,7 +92,7 @@ def test_min_insync_replicas_above_the_replication_factor_is_found(tmp_path: Pat
     assert code == 1
     (problem,) = [finding for finding in found if finding["level"] == PROBLEM]
     assert (problem["check"], problem["subject"]) == ("min-insync", "views")
-    assert "min.insync.replicas is 2 and there is 1 replica" in problem["text"]
+    assert "min.insync.replicas is 2 with 1 replica" in problem["text"]
     assert "--topic views --set min.insync.replicas=1" in problem["advice"]
 
 

@@ -40,13 +40,13 @@ def entry(index: int, replicas: list[int], topic: str = "views") -> dict[str, An
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("nonsense", "is not a plan"),
+        ("nonsense", "is not a valid plan"),
         ('{"version": 2, "partitions": []}', "version 2 is not supported"),
         ('{"version": 1}', "partitions"),
         ('{"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": []}]}', "at least one"),
-        ('{"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 1]}]}', "none of them twice"),
+        ('{"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 1]}]}', "none twice"),
         ('{"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1], "log_dirs": ["/d"]}]}',
-         "brokers choose it"),
+         "names a folder"),
     ],
 )  # fmt: skip
 def test_a_file_that_is_not_a_plan_is_rejected_with_an_example(
@@ -65,7 +65,7 @@ def test_a_file_that_is_not_a_plan_is_rejected_with_an_example(
     [
         (entry(0, [1], "vews"), "Did you mean views?"),
         (entry(9, [1]), "has no partition 9"),
-        (entry(0, [0, 8]), "on broker 8, which is not there"),
+        (entry(0, [0, 8]), "on broker 8, which does not exist"),
     ],
 )
 def test_a_plan_with_unknown_names_moves_nothing(

@@ -178,9 +178,9 @@ def test_no_commit_commits_nothing(shell: Shell, filled: str, group: str) -> Non
     [
         ([], "--include"),
         (["{topic}", "--group", "g", "--offset", "5"], "groups seek"),
-        (["{topic}:0", "--group", "g"], "leave one out"),
+        (["{topic}:0", "--group", "g"], "Use one of them"),
         (["{topic}", "--from-beginning", "--offset", "5"], "Use one of"),
-        (["--partition", "1"], "Name the topic"),
+        (["--partition", "1"], "Give one TOPIC"),
         (["{topic}", "--offset", "first"], "earliest"),
     ],
 )

@@ -113,7 +113,7 @@ def test_a_folder_in_use_names_its_owner_and_is_not_touched(tmp_path: Path) -> N
         address = first.address()
         with server(tmp_path / "data") as second:
             assert second.end() == 1
-        assert f"Log directory {tmp_path / 'data'} is in use (locked by process" in second.text
+        assert f"Data folder {tmp_path / 'data'} is in use (locked by process" in second.text
         assert "--data-dir" in second.said[-1]
         produce(address, "t", b"still here")
         assert first.stop() == 0
@@ -173,7 +173,7 @@ def test_an_interrupt_and_a_closed_terminal_are_clean_stops_too(number: signal.S
         broker.address()
         assert broker.stop(number) == 0
     assert (tmp_path / "data" / CLEAN_MARKER).exists()
-    assert f"{number.name}: stopping" in broker.text
+    assert f"stopping: signal={number.name}" in broker.text
 
 
 def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def _spark() -> list[Finding]:
         return [
             Finding(
                 NOTE, "spark", "Spark", "PySpark is not installed",
-                "Only Spark commands need it: pip install '.[spark]' in a clone of the repository",
+                "Only Spark commands need it: pip install 'penstock[spark]'",
             )
         ]  # fmt: skip
     return [Finding(OK, "spark", "Spark", f"PySpark {version}"), _spark_python(dict(os.environ))]
