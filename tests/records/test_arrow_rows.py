@@ -129,7 +129,7 @@ def test_text_dictionaries_views_and_times_are_taken_as_they_are(loops: ModuleTy
     ("columns", "error", "words"),
     [
         ({"value": pa.array([1])}, TypeError, "column value must be binary or string, not int64"),
-        ({"key": pa.array([b"k"])}, ValueError, "no column value; there are key"),
+        ({"key": pa.array([b"k"])}, ValueError, "no column value; the columns are key"),
         ({"value": pa.array([b"v"]), "key": pa.array([1.5])}, TypeError, "column key must be binary or string"),
         ({"value": pa.array([b"v"]), "timestamp": pa.array([1], pa.int32())}, TypeError, "column timestamp must be"),
         ({"value": pa.array([b"v"]), "headers": pa.array([["h"]])}, TypeError, "column headers must be list<struct"),

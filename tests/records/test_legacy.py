@@ -118,9 +118,9 @@ def test_a_producers_wrapper_left_at_offset_0_keeps_its_inner_offsets() -> None:
 
 
 @pytest.mark.parametrize(("outer", "inner"), [(1, [0, 1, 2]), (9, [0, 5, 3]), (9, [-1, 0]), (-1, [0, 1])])
-def test_offsets_that_do_not_lead_up_to_their_wrapper_are_corrupt(outer: int, inner: list[int]) -> None:
+def test_offsets_that_do_not_end_with_their_wrappers_are_corrupt(outer: int, inner: list[int]) -> None:
     packed = gzip.compress(b"".join(message(at, 1, 0, 5, None, b"v") for at in inner))
-    with pytest.raises(CorruptBatch, match="lead up"):
+    with pytest.raises(CorruptBatch, match="do not end with it"):
         decode_message_set(message(outer, 1, Codec.GZIP, 5, None, packed), limit=LIMIT)
 
 
@@ -332,7 +332,7 @@ def test_zstd_and_codecs_without_a_name_are_unsupported(magic: int) -> None:
 def test_a_wrapper_without_a_value_or_without_messages_is_corrupt(codec: Codec) -> None:
     with pytest.raises(CorruptBatch, match="without a value"):
         decode_message_set(message(0, 1, codec, 5, None, None), limit=LIMIT)
-    with pytest.raises(CorruptBatch, match="holds none"):
+    with pytest.raises(CorruptBatch, match="without messages"):
         decode_message_set(message(0, 1, codec, 5, None, compress(codec, b"")), limit=LIMIT)
 
 

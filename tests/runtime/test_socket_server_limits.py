@@ -154,7 +154,7 @@ def test_connections_of_one_address_beyond_its_limit_are_rejected(caplog: pytest
                 other.close()
 
     play(story)
-    assert "reason=the limit of 2 connections per address is reached" in caplog.text
+    assert "reason=the limit of 2 connections from this address is reached" in caplog.text
 
 
 def test_log_lines_that_peers_cause_are_limited_to_one_per_second_with_a_count(

@@ -181,7 +181,7 @@ def test_a_frame_too_long_for_its_prefix_is_rejected() -> None:
 
     partitions = [PartitionData(records=Gigabyte()) for _ in range(2)]
     message = FetchResponse(responses=[FetchableTopicResponse("t", partitions=partitions)])
-    with pytest.raises(EncodeError, match="length prefix"):
+    with pytest.raises(EncodeError, match="exceeds the maximum"):
         encode_response(ApiKey.FETCH, 12, 9, message)
 
 

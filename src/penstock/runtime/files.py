@@ -443,6 +443,7 @@ class OpenFiles:
                 self._drop(len(self._owners) - self._most + 1)
             with self._guard:  # last: it must have the file before its turn can come
                 self._owners[id(owner)] = weakref.ref(owner), owner.growth
+                self._owners.move_to_end(id(owner))  # an owner that is gone may have had the same id
         return file
 
     def relieve(self) -> None:

@@ -90,8 +90,8 @@ def test_a_name_that_is_understood_is_the_name_that_would_be_written(name: str) 
         ("t", 2**31),
     ],
 )
-def test_a_topic_that_could_leave_the_data_folder_is_rejected(topic: str, partition: int) -> None:
-    with pytest.raises(InvalidPartitionName, match="cannot be stored"):
+def test_a_topic_that_could_leave_the_log_directory_is_rejected(topic: str, partition: int) -> None:
+    with pytest.raises(InvalidPartitionName, match="cannot store"):
         folder_name(topic, partition)
 
 
@@ -146,15 +146,15 @@ def test_any_cluster_id_survives_the_file(cluster_id: str) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "nothing in it"),
+        ("", "names no owner"),
         ("\0" * 100, "is not key=value"),
-        ("version=2\nnode.id=1\ncluster.id=c\n", "version 2 is not known"),
+        ("version=2\nnode.id=1\ncluster.id=c\n", "unknown version 2"),
         ("version=one\n", "is not a number"),
         ("version=1\ncluster.id=c\n", "node.id and cluster.id"),
         ("version=1\nnode.id=1\n", "node.id and cluster.id"),
         ("version=1\nnode.id=-1\ncluster.id=c\n", "is not a number"),
         ("version=1\nnode.id=99999999999\ncluster.id=c\n", "is not a number"),
-        ("version=1\nnode.id=1\nnode.id=2\ncluster.id=c\n", "there twice"),
+        ("version=1\nnode.id=1\nnode.id=2\ncluster.id=c\n", "occurs twice"),
         ("version=1\nnode.id=1\ncluster.id=c\ndirectory.id=short\n", "directory.id"),
         ("version=1\nnode.id=1\ncluster.id=c\ndirectory.id=" + "*" * 22, "directory.id"),
         ("version=1\nnode", "is not key=value"),
