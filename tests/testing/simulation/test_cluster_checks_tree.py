@@ -62,7 +62,7 @@ def test_clean_elections_and_changes_of_the_isr_are_in_order(after: PartitionSta
         (BEFORE._replace(leader=2), "the epoch has another leader"),
         (BEFORE._replace(leader=3, leader_epoch=6, isr=(3,)), "the new leader may lack"),
         (BEFORE._replace(leader=2, leader_epoch=6, isr=(1,)), "the leader is not in the ISR"),
-        (BEFORE._replace(isr=(1, 0)), "in sync and eligible"),
+        (BEFORE._replace(isr=(1, 0)), "in the ISR and in the ELR"),
         (BEFORE._replace(isr=()), "the ISR is empty"),
         (BEFORE._replace(controller_epoch=2), "controller epoch 2, which is over"),
     ],

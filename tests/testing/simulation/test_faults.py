@@ -9,7 +9,18 @@ import pytest
 
 from penstock.runtime.randomness import SeededRandom
 from penstock.testing.simulation import faults as kinds
-from penstock.testing.simulation.faults import ALONE, DISK_LOST, KINDS, OF_ALL, Fault, random_schedule
+from penstock.testing.simulation.faults import (
+    ALONE,
+    DISK_LOST,
+    KINDS,
+    OF_ALL,
+    Fault,
+    InvalidSchedule,
+    format_schedule,
+    parse_schedule,
+    random_schedule,
+)
+from penstock.testing.simulation.run import compressed_in_time
 
 BROKERS = ["broker-0", "broker-1", "broker-2"]
 CLIENTS = ["client-0", "client-1"]
@@ -77,3 +88,26 @@ def test_stories_use_any_host_at_any_time(story: Callable[[object], None]) -> No
     assert min(begins) < 2
     assert max(begins) > 4
     assert first in (set(BROKERS), set(CLIENTS), {"all"})
+
+
+def test_a_schedule_reads_as_it_was_written() -> None:
+    random = SeededRandom(3)
+    faults = random_schedule(random, ["broker-0", "broker-1"], ["client-0"], start_s=1, end_s=60, mean_gap_s=0.5)
+    assert len(faults) > 50
+    assert all(fault.at_s + fault.for_s <= 60.001 for fault in faults)
+    assert parse_schedule(format_schedule(faults)) == faults
+    assert parse_schedule("2 reset broker-0 | 1.5 cut broker-0 > client-0 for 3") == [
+        Fault(1.5, "cut", "broker-0", "client-0", 3.0),
+        Fault(2.0, "reset", "broker-0"),
+    ]
+
+
+@pytest.mark.parametrize("text", ["soon crash broker-0", "1 explode broker-0", "1 crash"])
+def test_a_value_that_is_not_a_schedule_is_rejected(text: str) -> None:
+    with pytest.raises(InvalidSchedule, match="write"):
+        parse_schedule(text)
+
+
+def test_drawn_faults_are_as_many_as_they_were_drawn_only_sooner_and_shorter() -> None:
+    fault = Fault(4.0, "cut", "broker-0", "broker-1", 3.0, 2.0)
+    assert compressed_in_time(fault) == Fault(2.0, "cut", "broker-0", "broker-1", 1.5, 2.0)

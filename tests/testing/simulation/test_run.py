@@ -13,22 +13,12 @@ from typing import Any
 import pytest
 
 from penstock.client.cluster_metadata import TopicPartition
-from penstock.runtime.randomness import SeededRandom
 from penstock.testing.simulation import __main__ as command
 from penstock.testing.simulation.__main__ import main
 from penstock.testing.simulation.cluster import SimulatedCluster
-from penstock.testing.simulation.fault_injector import FaultInjector, UnknownHost
-from penstock.testing.simulation.faults import (
-    ALONE,
-    Fault,
-    InvalidSchedule,
-    format_schedule,
-    parse_schedule,
-    random_schedule,
-)
 from penstock.testing.simulation.history import History, Place, Sent, commit_findings, findings
 from penstock.testing.simulation.observer import LATE_REJECTION, Observer, observed
-from penstock.testing.simulation.run import SETTINGS, Plan, compressed_in_time, determined, simulate
+from penstock.testing.simulation.run import SETTINGS, determined, simulate
 from penstock.testing.simulation.scheduler import Scheduler, Trace
 from penstock.testing.simulation.workload import JOURNAL, new_consumer, new_producer
 from penstock.wire.protocol import ApiKey, ErrorCode
@@ -49,52 +39,6 @@ def test_a_seed_is_the_same_run_every_time_and_another_seed_another() -> None:
     assert first.trace_hash != other.trace_hash
 
 
-def test_every_kind_of_fault_by_itself_is_survived() -> None:
-    text = " | ".join(f"{1 + number} {kind} broker-0 for 0.4 x 20" for number, kind in enumerate(ALONE))
-    report = simulate(1, Plan(schedule=tuple(parse_schedule(text))))
-    assert not report.problem, report.problem
-    assert sorted(report.faults) == sorted(ALONE)
-
-
-def test_a_schedule_reads_as_it_was_written() -> None:
-    random = SeededRandom(3)
-    faults = random_schedule(random, ["broker-0", "broker-1"], ["client-0"], start_s=1, end_s=60, mean_gap_s=0.5)
-    assert len(faults) > 50
-    assert all(fault.at_s + fault.for_s <= 60.001 for fault in faults)
-    assert parse_schedule(format_schedule(faults)) == faults
-    assert parse_schedule("2 reset broker-0 | 1.5 cut broker-0 > client-0 for 3") == [
-        Fault(1.5, "cut", "broker-0", "client-0", 3.0),
-        Fault(2.0, "reset", "broker-0"),
-    ]
-
-
-@pytest.mark.parametrize("text", ["soon crash broker-0", "1 explode broker-0", "1 crash"])
-def test_a_value_that_is_not_a_schedule_is_rejected(text: str) -> None:
-    with pytest.raises(InvalidSchedule, match="write"):
-        parse_schedule(text)
-
-
-def test_a_fault_to_a_host_that_does_not_exist_is_rejected() -> None:
-    cluster = SimulatedCluster(Scheduler(0), 0, brokers=2, clients=1, settings={})
-    with pytest.raises(UnknownHost, match="broker-0, broker-1, client-0"):
-        FaultInjector(cluster, 0).schedule([Fault(1.0, "crash", "broker-7")])
-
-
-def test_a_disk_that_is_slow_for_several_reasons_is_as_slow_as_the_worst_and_the_hand_knows_when_all_is_over() -> None:
-    scheduler = Scheduler(0)
-    cluster = SimulatedCluster(scheduler, 0, brokers=1, clients=0, settings={})
-    hand, timing = FaultInjector(cluster, 0), cluster.nodes[0].timing
-    hand.schedule(parse_schedule("1 slow-disk broker-0 for 3 x 20 | 2 slow-disk broker-0 for 3 x 50"))
-    slowness = []
-    for at_s in (1.5, 2.5, 4.5):
-        assert not scheduler.run_until(limit_s=at_s)
-        assert not hand.is_over
-        slowness.append(timing.slowness)
-    scheduler.run_until(limit_s=6)
-    assert [*slowness, timing.slowness] == [20, 50, 50, 1]
-    assert hand.is_over
-
-
 def test_a_run_that_ends_well_leaves_nothing_of_itself_in_the_process() -> None:
     def runs() -> int:
         return sum(isinstance(each, Scheduler) for each in gc.get_objects())
@@ -103,11 +47,6 @@ def test_a_run_that_ends_well_leaves_nothing_of_itself_in_the_process() -> None:
     before = runs()
     assert not simulate(0).problem
     assert runs() == before
-
-
-def test_drawn_faults_are_as_many_as_they_were_drawn_only_sooner_and_shorter() -> None:
-    fault = Fault(4.0, "cut", "broker-0", "broker-1", 3.0, 2.0)
-    assert compressed_in_time(fault) == Fault(2.0, "cut", "broker-0", "broker-1", 1.5, 2.0)
 
 
 def test_many_seeds_are_run_by_processes_one_after_the_other(
