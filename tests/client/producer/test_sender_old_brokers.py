@@ -12,7 +12,8 @@ from tests.timeouts import PATIENCE_S
 
 from penstock.client.errors import SerializationError, UnsupportedVersion
 from penstock.client.producer import Producer, core, sender
-from penstock.client.producer.sender import check_codec, encoded
+from penstock.client.producer.producer_batch import encoded
+from penstock.client.producer.sender import check_codec
 from penstock.records import Codec
 from penstock.records.legacy import decode_message_set
 from penstock.testing.embedded_broker import EmbeddedBroker

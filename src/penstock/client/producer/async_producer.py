@@ -44,15 +44,22 @@ if TYPE_CHECKING:
 _time_ns = time.time_ns
 
 
-class _Parked(NamedTuple):
-    """A record whose topic is being looked up."""
+class _Record(NamedTuple):
+    """A serialized record: the arguments of `ProducerCore.append`."""
 
-    completion: Completion
     key: bytes | None
     value: bytes | None
     headers: Headers
     partition: int | None
     timestamp_ms: int | None
+    on_delivery: OnDelivery | None
+
+
+class _Parked(NamedTuple):
+    """A record whose topic is being looked up. Its callback is in the completion."""
+
+    completion: Completion
+    record: _Record
     size: int
 
 
@@ -126,26 +133,17 @@ class AsyncProducer(Generic[K, V]):
         on_delivery: OnDelivery | None = None,
     ) -> Delivery:
         """Enqueue a record, once there is memory; returns its delivery, to be awaited later or not at all."""
-        if self._encodes:
-            key, value = self._core.encode_key(topic, key), self._core.encode_value(topic, value)  # type: ignore[assignment]
-        if headers is not None and type(headers) not in PLAIN_HEADERS:
-            headers = self._core.encode_headers(headers)
-        delivery = self._try_fast(topic, value, key, headers, partition, timestamp_ms, on_delivery)
-        if delivery is not None:
-            return delivery
-        core = self._core
-        encoded_key, encoded = plain_bytes(key, topic, "key"), plain_bytes(value, topic, "value")
-        pairs = core.encode_headers(headers) if headers else NO_HEADERS
-        deadline_s: float | None = None
+        taken = self._try_send(topic, value, key, headers, partition, timestamp_ms, on_delivery)
+        if isinstance(taken, Delivery):
+            return taken
+        blocked, record = taken
+        deadline_s = time.monotonic() + self._settings.max_block_ms / 1000
         while True:
-            blocked: Delivery | Blocked = Blocked.NO_TOPIC
-            if topic not in self._parked:
-                blocked = core.append(topic, encoded_key, encoded, pairs, partition, timestamp_ms, on_delivery)
-            if not isinstance(blocked, Blocked):
-                return blocked
-            if deadline_s is None:
-                deadline_s = time.monotonic() + self._settings.max_block_ms / 1000
             await self._wait(blocked, topic, deadline_s)
+            outcome = self._append(topic, record)
+            if not isinstance(outcome, Blocked):
+                return outcome
+            blocked = outcome
 
     def send_nowait(
         self,
@@ -158,46 +156,55 @@ class AsyncProducer(Generic[K, V]):
         on_delivery: OnDelivery | None = None,
     ) -> Delivery:
         """Enqueue a record at once; raises BufferFull if memory is full (`await room()` waits for it)."""
-        if self._encodes:
-            key, value = self._core.encode_key(topic, key), self._core.encode_value(topic, value)  # type: ignore[assignment]
-        if headers is not None and type(headers) not in PLAIN_HEADERS:
-            headers = self._core.encode_headers(headers)
-        delivery = self._try_fast(topic, value, key, headers, partition, timestamp_ms, on_delivery)
-        if delivery is not None:
-            return delivery
-        core = self._core
-        encoded_key, encoded = plain_bytes(key, topic, "key"), plain_bytes(value, topic, "value")
-        pairs = core.encode_headers(headers) if headers else NO_HEADERS
-        blocked: Delivery | Blocked = Blocked.NO_TOPIC
-        if topic not in self._parked:
-            blocked = core.append(topic, encoded_key, encoded, pairs, partition, timestamp_ms, on_delivery)
-        if not isinstance(blocked, Blocked):
-            return blocked
+        taken = self._try_send(topic, value, key, headers, partition, timestamp_ms, on_delivery)
+        if isinstance(taken, Delivery):
+            return taken
+        blocked, record = taken
         if blocked is Blocked.NO_TOPIC:
-            return self._park(topic, encoded_key, encoded, pairs, partition, timestamp_ms, on_delivery)
+            return self._park(topic, record)
         raise BufferFull(
             f"the producer's {self._settings.buffer_memory} bytes are full",
             hint="Await room() before send_nowait, or use send, which waits",
         )
 
-    def _try_fast(
+    def _try_send(
         self,
         topic: str,
         value: Any,
         key: Any,
         headers: AnyHeaders | None,
         partition: int | None,
-        stamp_ms: int | None,
+        timestamp_ms: int | None,
         on_delivery: OnDelivery | None,
-    ) -> Delivery | None:
+    ) -> Delivery | tuple[Blocked, _Record]:
+        """Enqueue a record without waiting; else what it has to wait for, and the record, serialized."""
+        if self._encodes:
+            key, value = self._core.encode_key(topic, key), self._core.encode_value(topic, value)
+        if headers is not None and type(headers) not in PLAIN_HEADERS:
+            headers = self._core.encode_headers(headers)
         lanes = self._fast.get(topic)
         if lanes is not None:
             try:
                 self._moment.now_ms = _time_ns() // 1_000_000
-                return lanes.append(value, key, stamp_ms, headers, partition, on_delivery)
+                delivery = lanes.append(value, key, timestamp_ms, headers, partition, on_delivery)
+                if delivery is not None:
+                    return delivery
             except (TypeError, ValueError, OverflowError):
                 pass  # the slow path finds out which argument is wrong
-        return None
+        record = _Record(
+            plain_bytes(key, topic, "key"),
+            plain_bytes(value, topic, "value"),
+            self._core.encode_headers(headers) if headers else NO_HEADERS,
+            partition,
+            timestamp_ms,
+            on_delivery,
+        )
+        outcome = self._append(topic, record)
+        return outcome if not isinstance(outcome, Blocked) else (outcome, record)
+
+    def _append(self, topic: str, record: _Record) -> Delivery | Blocked:
+        """Records that wait for the topic go first."""
+        return Blocked.NO_TOPIC if topic in self._parked else self._core.append(topic, *record)
 
     async def send_many(
         self,
@@ -273,24 +280,16 @@ class AsyncProducer(Generic[K, V]):
             if not future.done():
                 future.set_result(None)
 
-    def _park(
-        self,
-        topic: str,
-        key: bytes | None,
-        value: bytes | None,
-        headers: Headers,
-        partition: int | None,
-        timestamp_ms: int | None,
-        on_delivery: OnDelivery | None,
-    ) -> Delivery:
+    def _park(self, topic: str, record: _Record) -> Delivery:
         self._core.check_open()
+        on_delivery = record.on_delivery
         if on_delivery is not None and not callable(on_delivery):
             raise TypeError(f"on_delivery must be callable, not {type(on_delivery).__name__}")
-        size = record_size(key, value, headers)
+        size = record_size(record.key, record.value, record.headers)
         self._core.check_size(topic, size)
         if not self._core.accumulator.memory.take(size):
             raise BufferFull(f"the producer's {self._settings.buffer_memory} bytes are full")
-        completion = Completion(topic, -1 if partition is None else partition)
+        completion = Completion(topic, -1 if record.partition is None else record.partition)
         if on_delivery is not None:
             completion.callbacks.add(0, on_delivery)
         waiting = self._parked.get(topic)
@@ -299,7 +298,7 @@ class AsyncProducer(Generic[K, V]):
             task = asyncio.get_running_loop().create_task(self._look_up(topic))
             self._lookups.add(task)
             task.add_done_callback(self._lookups.discard)
-        waiting.append(_Parked(completion, key, value, headers, partition, timestamp_ms, size))
+        waiting.append(_Parked(completion, record._replace(on_delivery=None), size))
         return Delivery(completion, 0)
 
     async def _look_up(self, topic: str) -> None:
@@ -311,7 +310,7 @@ class AsyncProducer(Generic[K, V]):
             while waiting:
                 parked = waiting[0]
                 core.accumulator.memory.give_back(parked.size)
-                taken = core.append(topic, *parked[1:6])
+                taken = core.append(topic, *parked.record)
                 if isinstance(taken, Blocked):
                     core.accumulator.memory.used += parked.size
                     await self.room()

@@ -27,8 +27,8 @@ from penstock.client.producer.accumulator import (
 from penstock.client.producer.delivery import Delivery
 from penstock.client.producer.direct_sender import DirectSender
 from penstock.client.producer.interceptors import EnqueuedRecord, Headers, Interceptors
-from penstock.client.producer.producer_batch import OnDelivery, ProducerBatch
-from penstock.client.producer.sender import FIRST_WITH_BATCHES, HIGHEST_VERSION, Sender
+from penstock.client.producer.producer_batch import FIRST_WITH_BATCHES, OnDelivery, ProducerBatch
+from penstock.client.producer.sender import HIGHEST_VERSION, Sender
 from penstock.client.producer.settings import ProducerSettings
 from penstock.client.serializers.base import Encoder
 from penstock.client.settings import Metrics, StatisticsReporter

@@ -29,8 +29,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
 from penstock.client.errors import BatchRejected
 from penstock.client.producer.interceptors import BatchInfo
+from penstock.client.producer.settings import ProducerSettings
+from penstock.records import CREATE_TIME
 from penstock.records.batch import decode_batch
+from penstock.records.compression import Codec
 from penstock.records.kernel import BatchBuilder, Callbacks
+from penstock.records.legacy import LegacyMessage, encode_message_set
 
 if TYPE_CHECKING:
     from penstock.client.producer.accumulator import PartitionQueue
@@ -38,9 +42,12 @@ if TYPE_CHECKING:
 SEQUENCES: Final = 2**31
 MAX_EPOCH: Final = 2**15 - 1
 NO_SEQUENCE: Final = -1
+FIRST_WITH_BATCHES: Final = 3
+"""The first version of Produce with record batches instead of message sets."""
 Callback = Callable[[], None]
 
 _log = logging.getLogger("penstock.producer")
+_FIRST_WITH_TIMESTAMPS: Final = 2
 _KNOWN_FOR_MS: Final = 3_600_000.0
 """Brokers forget an idle producer, after a day by default."""
 _new_metadata: Final[Any] = tuple.__new__
@@ -495,3 +502,35 @@ def split(batch: ProducerBatch) -> list[ProducerBatch]:
         parts.append((first, part, 0))
     batch.divide(parts)
     return [part for _, part, _ in parts]
+
+
+def encoded(batch: ProducerBatch, version: int, settings: ProducerSettings) -> bytes | bytearray:
+    """The bytes of a closed batch for a version of Produce."""
+    made_as = (batch.numbers, min(version, FIRST_WITH_BATCHES))
+    if batch.encoded is None or batch.encoded_as != made_as:
+        if batch.builder is None:
+            raise ValueError(f"the batch for {batch.topic}-{batch.partition} is done")
+        if version >= FIRST_WITH_BATCHES:
+            batch.encoded = batch.builder.build(
+                codec=settings.codec, level=settings.compression_level, producer_id=batch.numbers.producer_id,
+                producer_epoch=batch.numbers.producer_epoch, base_sequence=batch.numbers.base_sequence,
+                is_transactional=False,
+            )  # fmt: skip
+        else:
+            batch.encoded = _message_set(batch, version, settings)
+        batch.encoded_as = made_as
+    return batch.encoded
+
+
+def _message_set(batch: ProducerBatch, version: int, settings: ProducerSettings) -> bytes:
+    if batch.builder is None:
+        raise ValueError(f"the batch for {batch.topic}-{batch.partition} is done")
+    plain = batch.builder.build(
+        codec=Codec.NONE, level=None, producer_id=-1, producer_epoch=-1, base_sequence=-1, is_transactional=False
+    )
+    messages = [
+        LegacyMessage(record.offset, record.timestamp, CREATE_TIME, record.key, record.value)
+        for record in decode_batch(plain, verify=False)
+    ]
+    magic = 1 if version >= _FIRST_WITH_TIMESTAMPS else 0
+    return encode_message_set(messages, magic, codec=settings.codec, level=settings.compression_level)

@@ -28,12 +28,9 @@ from penstock.client.connection import Connection
 from penstock.client.errors import BatchRejected, DeliveryTimeout, PenstockError, UnsupportedVersion, error_for
 from penstock.client.producer.accumulator import NEVER, Accumulator, OutgoingRequest
 from penstock.client.producer.interceptors import Interceptors
-from penstock.client.producer.producer_batch import ProducerBatch, ProducerId, Timestamps, split
+from penstock.client.producer.producer_batch import ProducerBatch, ProducerId, Timestamps, encoded, split
 from penstock.client.producer.settings import ProducerSettings
-from penstock.records import CREATE_TIME
-from penstock.records.batch import decode_batch
 from penstock.records.compression import Codec
-from penstock.records.legacy import LegacyMessage, encode_message_set
 from penstock.runtime.backoff import backoff_ms
 from penstock.runtime.clock import Clock
 from penstock.runtime.randomness import Random
@@ -48,12 +45,10 @@ from penstock.wire.schemas.produce import (
 )
 
 HIGHEST_VERSION: Final = 12
-FIRST_WITH_BATCHES: Final = 3
 FIRST_WITH_ZSTD: Final = 7
 
 _log = logging.getLogger("penstock.producer")
-_FIRST_WITH_TIMESTAMPS: Final = 2
-_HIGHEST_VERSION: Final = 5
+_INIT_PRODUCER_ID_VERSION: Final = 5
 _NO_TRANSACTIONS_MS: Final = 2**31 - 1
 _PACKING_THREADS: Final = 2
 _LOOK_AGAIN_S: Final = 0.005
@@ -518,7 +513,7 @@ def _is_backed_up(connection: Connection) -> bool:
 async def init_producer_id(cluster: ClusterClient, timeout_ms: int) -> ProducerId:
     """A new producer id, from any broker; raises PenstockError."""
     connection = await cluster.to_any()
-    version = connection.version_of(ApiKey.INIT_PRODUCER_ID, at_most=_HIGHEST_VERSION)
+    version = connection.version_of(ApiKey.INIT_PRODUCER_ID, at_most=_INIT_PRODUCER_ID_VERSION)
     response = await connection.request(
         ApiKey.INIT_PRODUCER_ID,
         InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=_NO_TRANSACTIONS_MS),
@@ -688,38 +683,6 @@ def produce_request(batches: Sequence[ProducerBatch], version: int, settings: Pr
     return ProduceRequest(
         acks=settings.required_acks, timeout_ms=settings.request_timeout_ms, topic_data=list(topics.values())
     )
-
-
-def encoded(batch: ProducerBatch, version: int, settings: ProducerSettings) -> bytes | bytearray:
-    """The bytes of a closed batch for a version of Produce."""
-    made_as = (batch.numbers, min(version, FIRST_WITH_BATCHES))
-    if batch.encoded is None or batch.encoded_as != made_as:
-        if batch.builder is None:
-            raise ValueError(f"the batch for {batch.topic}-{batch.partition} is done")
-        if version >= FIRST_WITH_BATCHES:
-            batch.encoded = batch.builder.build(
-                codec=settings.codec, level=settings.compression_level, producer_id=batch.numbers.producer_id,
-                producer_epoch=batch.numbers.producer_epoch, base_sequence=batch.numbers.base_sequence,
-                is_transactional=False,
-            )  # fmt: skip
-        else:
-            batch.encoded = _message_set(batch, version, settings)
-        batch.encoded_as = made_as
-    return batch.encoded
-
-
-def _message_set(batch: ProducerBatch, version: int, settings: ProducerSettings) -> bytes:
-    if batch.builder is None:
-        raise ValueError(f"the batch for {batch.topic}-{batch.partition} is done")
-    plain = batch.builder.build(
-        codec=Codec.NONE, level=None, producer_id=-1, producer_epoch=-1, base_sequence=-1, is_transactional=False
-    )
-    messages = [
-        LegacyMessage(record.offset, record.timestamp, CREATE_TIME, record.key, record.value)
-        for record in decode_batch(plain, verify=False)
-    ]
-    magic = 1 if version >= _FIRST_WITH_TIMESTAMPS else 0
-    return encode_message_set(messages, magic, codec=settings.codec, level=settings.compression_level)
 
 
 def check_codec(node: str, version: int, codec: Codec) -> None:
