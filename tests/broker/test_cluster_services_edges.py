@@ -118,7 +118,7 @@ def test_a_broker_whose_disk_fails_leaves_and_producers_continue(
         reported = [record.getMessage() for record in caplog.records if "leaves the cluster" in record.getMessage()]
         assert len(reported) == 1
         assert folder in reported[0]
-        assert "repair or replace the disk" in reported[0]
+        assert "Repair or replace the disk" in reported[0]
         assert "kafka_log_offline_log_directories 1" in http(cluster, failing, "metrics")
         health = http(cluster, failing, "health")
         assert '"degraded"' in health
@@ -250,7 +250,7 @@ def test_brokers_stop_without_waiting_for_an_unreachable_tree(tmp_path: Path, ca
         for number in (controller, *[each for each in cluster.brokers if each != controller]):
             cluster.stop(number)
         gc.collect()
-    reported = [record.getMessage() for record in caplog.records if "without handing over" in record.getMessage()]
+    reported = [record.getMessage() for record in caplog.records if "controlled shutdown failed" in record.getMessage()]
     assert len(reported) == 3
     assert [record for record in caplog.records if record.name == "asyncio"] == [], "nothing is left to itself"
 
