@@ -210,9 +210,9 @@ class Partition:
         self.leadership = None
         self.is_alone = False
         self._watchers.forget_sizes()
-        self._waiters.fail(NotLeaderError(self.topic, self.index))
-        if self._start_waiters is not None:
-            self._start_waiters.fail(NotLeaderError(self.topic, self.index))
+        for waiters in (self._waiters, self._start_waiters):
+            if waiters:
+                waiters.fail(NotLeaderError(self.topic, self.index))
         self._watchers.remove_all(self)
 
     def set_min_insync_replicas(self, min_insync_replicas: int) -> None:

@@ -208,7 +208,7 @@ class ReplicaManager:
         if created:
             left = len(self._not_created)
             logger.info("partitions created after a retry: partitions=%d remaining=%d", created, left)
-        self._report(changes)
+            self._report(changes)
         return changes
 
     def _report(self, changes: LeadershipChanges) -> None:
@@ -228,10 +228,11 @@ class ReplicaManager:
         for topic in topics:
             if topic.name in image.deleting:
                 continue
+            held = self._partitions.get(topic.name, {})
             missing = [
                 index
                 for index, partition in enumerate(topic.partitions)
-                if self._me in partition.replicas and not self.logs.holds(topic.name, index)
+                if self._me in partition.replicas and index not in held and not self.logs.holds(topic.name, index)
             ]
             if missing:
                 settings = self._settings_in(image, topic.name).log

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.cluster.controller.controller_stories import Stage, TestedTree, asks_isr, given, only, until
+from tests.cluster.controller.controller_stories import Stage, asks_isr, given, only, until
 
 from penstock.cluster.errors import NoNode
 from penstock.cluster.tree.layout import (
@@ -14,12 +14,12 @@ from penstock.cluster.tree.layout import (
     decode_reassignment,
     encode_reassignment,
 )
-from penstock.cluster.tree.tree import ensure_path, find, parent_of
+from penstock.cluster.tree.tree import Tree, ensure_path, find, parent_of
 
 T = ("t", 0)
 
 
-async def request(tree: TestedTree, path: str, data: bytes) -> None:
+async def request(tree: Tree, path: str, data: bytes) -> None:
     """What a tool does."""
     await ensure_path(tree, parent_of(path))
     await tree.create(path, data)

@@ -103,6 +103,8 @@ async def write(tree: EmbeddedTree, image: ClusterImage) -> None:
         await tree.create(layout.deletion_path(name))
     for name, settings in image.topic_configs.items():
         await tree.create(layout.topic_config_path(name), encode_config(settings))
+    for name, settings in image.broker_configs.items():
+        await tree.create(layout.broker_config_path(name), encode_config(settings))
     for topic in image.topics.values():
         replicas = [partition.assignment for partition in topic.partitions]
         await tree.create(layout.topic_path(topic.name), encode_topic(topic.topic_id, replicas))

@@ -187,7 +187,7 @@ def test_command_serves_until_it_is_stopped(tmp_path: Path) -> None:
         lines: list[str] = []
         for line in process.stderr:
             lines.append(line.rstrip("\n"))
-            if "zookeeper.connect=" in line:
+            if "zookeeper started" in line:
                 break
         assert f"address=127.0.0.1:{port} mode=standalone" in lines[-1]
         assert health_of(ServerAddress("127.0.0.1", port), PATIENCE_S).condition is Condition.SERVING
@@ -204,7 +204,7 @@ def test_server_does_not_outlive_a_command_that_was_killed(tmp_path: Path) -> No
     port = free_port()
     with command("--data-dir", str(tmp_path / "zk"), "--port", str(port)) as process:
         assert process.stderr is not None
-        assert any("serves" in line for line in process.stderr)
+        assert any("zookeeper started" in line for line in process.stderr)
         process.kill()
         # Its end closes the pipe, which the server shares; and its port, a moment later.
         process.stderr.read()
