@@ -605,7 +605,7 @@ class SimulatedTree:
                 watcher(event)
             except Exception:
                 # The others are told all the same.
-                logger.exception("a watcher of %s failed", event.path)
+                logger.exception("watcher failed: path=%s", event.path)
 
     def watch_session(self, watcher: SessionWatcher) -> Cancel:
         self._session_watchers.append(watcher)

@@ -109,7 +109,7 @@ def test_server_is_not_asked_before_it_has_its_data(tmp_path: Path, monkeypatch:
         return health_of(server, timeout_s)
 
     monkeypatch.setattr("penstock.cluster.tree.zookeeper.server.health_of", asked)
-    monkeypatch.setattr("penstock.cluster.tree.zookeeper.server._SNAPSHOT_PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr("penstock.cluster.tree.zookeeper.server._SNAPSHOT_TIMEOUT_S", PATIENCE_S)
     for _ in range(2):
         begun_s = time.time()
         with ZooKeeperServer(str(tmp_path)):
@@ -216,7 +216,7 @@ def test_port_in_use_is_reported_before_anything_is_started(tmp_path: Path) -> N
         port = taken.getsockname()[1]
         code, error = run_command(["--data-dir", str(tmp_path / "zk"), "--port", str(port)])
     assert code == 1
-    assert f"127.0.0.1:{port} is in use: another process listens there.\nStop that process" in error
+    assert f"127.0.0.1:{port} is in use by another process.\nStop that process" in error
     assert not (tmp_path / "zk").exists()
 
 
@@ -232,8 +232,8 @@ def test_folder_that_is_a_file_is_reported(tmp_path: Path) -> None:
     [
         (["--servers", "1=a:1:2"], "--servers and --id belong together."),
         (["--id", "1"], "--servers and --id belong together."),
-        (["--servers", "1=a:1:2", "--id", "2"], "This server's id is 2, but the ensemble has 1."),
-        (["--servers", "a:1:2", "--id", "2"], "is no server of an ensemble"),
+        (["--servers", "1=a:1:2", "--id", "2"], "server id 2 is not in the ensemble, which has 1."),
+        (["--servers", "a:1:2", "--id", "2"], "is not a server of an ensemble"),
         (["--port", "0"], "0 is not in the range"),
     ],
 )
