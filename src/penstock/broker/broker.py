@@ -76,6 +76,7 @@ _CHECKPOINT_MS = 5_000
 _FLUSH_TICK_MS = 1_000
 _RETRY_MS = 1_000
 _MOVES_MS = 50
+_REMOVAL_MS = 1_000
 _STOP_TIMEOUT_MS = 5_000
 _RESIGN_S = 1.0
 _SETTINGS_KEPT = 1_024
@@ -339,6 +340,7 @@ class Broker:
         self._closers.append(upkeep.close)
         now_ms = self.clock.now_ms
         upkeep.every("retention", settings.log_retention_check_interval_ms, self._retain)
+        upkeep.every("removal", _REMOVAL_MS, lambda: logs.removal_tick(now_ms()))
         upkeep.every("flush", _FLUSH_TICK_MS, lambda: logs.flush_tick(now_ms()))
         upkeep.every("background flush", _FLUSH_TICK_MS, lambda: logs.background_flush_tick(now_ms()))
         upkeep.every("checkpoint", _CHECKPOINT_MS, logs.checkpoint_tick)
