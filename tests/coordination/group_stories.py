@@ -55,7 +55,6 @@ _HANDLERS = {
     ApiKey.OFFSET_DELETE: "handle_offset_delete",
     ApiKey.DELETE_GROUPS: "handle_delete_groups",
     ApiKey.DESCRIBE_GROUPS: "handle_describe_groups",
-    ApiKey.LIST_GROUPS: "handle_list_groups",
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.coordination.group_stories import HOUR_MS, SESSION_MS, Story, protocols
 
+from penstock.coordination.inquiries import listed
 from penstock.coordination.settings import GroupSettings
 from penstock.wire.api_keys import ApiKey
 from penstock.wire.error_codes import ErrorCode, error_code
@@ -269,6 +270,6 @@ def test_groups_are_listed_by_state_and_type(states: list[str], types: list[str]
     story = Story()
     story.stable(group="busy")
     story.commit({CLICKS: 1}, group="simple")
-    groups = story.ask(ApiKey.LIST_GROUPS, ListGroupsRequest(states_filter=states, types_filter=types)).groups
+    groups = listed(story.shard.groups, ListGroupsRequest(states_filter=states, types_filter=types))
     assert {group.group_id for group in groups} == expected
     assert {group.protocol_type for group in groups} <= {"consumer", ""}

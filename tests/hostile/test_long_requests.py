@@ -34,8 +34,10 @@ from penstock.wire.api_keys import ApiKey
 from penstock.wire.error_codes import ErrorCode
 from penstock.wire.schemas.api_versions import ApiVersionsRequest
 from penstock.wire.schemas.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from penstock.wire.schemas.describe_log_dirs import DescribeLogDirsRequest
 from penstock.wire.schemas.fetch import FetchPartition, FetchRequest, FetchResponse
 from penstock.wire.schemas.find_coordinator import FindCoordinatorRequest
+from penstock.wire.schemas.list_groups import ListGroupsRequest
 from penstock.wire.schemas.metadata import MetadataRequest, MetadataRequestTopic
 from penstock.wire.schemas.offset_commit import (
     OffsetCommitRequest,
@@ -205,6 +207,47 @@ def test_all_offsets_of_a_group_that_has_very_many_are_fetched_in_parts(
     assert [topic.name for topic in topics] == ["topic-0", "topic-1", "topic-2"]
     found = {row.partition_index: row.committed_offset for topic in topics for row in topic.partitions}
     assert found == {index: index for index in range(count)}
+
+
+def test_very_many_groups_are_listed_in_slices(embedded: EmbeddedBroker, broker: Broker, client: WireClient) -> None:
+    names = {f"listed-{number}" for number in range(5_000)}
+
+    def fill() -> None:
+        [shard] = broker.groups.shards
+        for name in names:
+            shard._groups.ensure(name)
+
+    def empty() -> None:
+        [shard] = broker.groups.shards
+        for group in shard.groups:
+            if group.group_id in names:
+                shard._groups.forget(group)
+
+    call(broker, fill)
+    with LoopMeter(broker, f"ListGroups of {len(names)} groups"):
+        gate = Gate(broker)
+        client.send(ApiKey.LIST_GROUPS, ListGroupsRequest(), 4)
+        gate.reached()
+        is_answered(embedded)
+        gate.open()
+        _, answer = client.receive(ApiKey.LIST_GROUPS, 4)
+    assert names <= {group.group_id for group in answer.groups}
+    call(broker, empty)
+
+
+def test_very_many_partitions_of_a_disk_are_described_in_slices(
+    embedded: EmbeddedBroker, broker: Broker, client: WireClient, wide_topic: str
+) -> None:
+    with LoopMeter(broker, f"DescribeLogDirs of {WIDE} partitions"):
+        gate = Gate(broker)
+        client.send(ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(topics=None), 4)
+        gate.reached()
+        is_answered(embedded)
+        gate.open()
+        _, answer = client.receive(ApiKey.DESCRIBE_LOG_DIRS, 4)
+    [directory] = answer.results
+    sizes = {topic.name: [row.partition_index for row in topic.partitions] for topic in directory.topics}
+    assert sorted(sizes[wide_topic]) == list(range(WIDE))
 
 
 def test_metadata_of_very_many_names_is_made_and_encoded_in_slices(

@@ -15,7 +15,6 @@ from penstock.wire.schemas import (
     heartbeat,
     join_group,
     leave_group,
-    list_groups,
     offset_commit,
     offset_delete,
     offset_fetch,
@@ -132,10 +131,6 @@ def _describe(request: describe_groups.DescribeGroupsRequest, code: ErrorCode, a
     return describe_groups.DescribeGroupsResponse(groups=groups)
 
 
-def _list(request: list_groups.ListGroupsRequest, code: ErrorCode, api_version: int) -> Message:
-    return list_groups.ListGroupsResponse(error_code=code)
-
-
 _REFUSALS: Final[dict[type[Message], Callable[[Any, ErrorCode, int], Message]]] = {
     join_group.JoinGroupRequest: _join,
     sync_group.SyncGroupRequest: _sync,
@@ -147,5 +142,4 @@ _REFUSALS: Final[dict[type[Message], Callable[[Any, ErrorCode, int], Message]]] 
     offset_delete.OffsetDeleteRequest: _delete_offsets,
     delete_groups.DeleteGroupsRequest: _delete_groups,
     describe_groups.DescribeGroupsRequest: _describe,
-    list_groups.ListGroupsRequest: _list,
 }

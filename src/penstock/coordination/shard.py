@@ -27,7 +27,7 @@ from penstock.coordination.groups.joining import join
 from penstock.coordination.groups.leaving import leave
 from penstock.coordination.groups.members import NO_MEMBER_ID
 from penstock.coordination.groups.syncing import heartbeat, sync
-from penstock.coordination.inquiries import describe, listed
+from penstock.coordination.inquiries import describe
 from penstock.coordination.refusals import refuse
 from penstock.coordination.shard_core import ShardCore
 from penstock.wire.error_codes import ErrorCode
@@ -36,7 +36,6 @@ from penstock.wire.schemas.describe_groups import DescribeGroupsRequest, Describ
 from penstock.wire.schemas.heartbeat import HeartbeatRequest, HeartbeatResponse
 from penstock.wire.schemas.join_group import JoinGroupRequest
 from penstock.wire.schemas.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
-from penstock.wire.schemas.list_groups import ListGroupsRequest, ListGroupsResponse
 from penstock.wire.schemas.offset_commit import OffsetCommitRequest
 from penstock.wire.schemas.offset_delete import OffsetDeleteRequest
 from penstock.wire.schemas.offset_fetch import OffsetFetchRequest
@@ -197,9 +196,6 @@ class GroupCoordinatorShard(ShardCore):
     def handle_describe_groups(self, request: DescribeGroupsRequest, context: RequestContext, now_ms: int) -> Outcome:
         return self._serve(self._describe, request, context, now_ms)
 
-    def handle_list_groups(self, request: ListGroupsRequest, context: RequestContext, now_ms: int) -> Outcome:
-        return self._serve(self._list, request, context, now_ms)
-
     def _delete(self, request: DeleteGroupsRequest, context: RequestContext, turn: Turn) -> None:
         results: list[DeletableGroupResult] = []
         for group_id in dict.fromkeys(request.groups_names):
@@ -220,9 +216,6 @@ class GroupCoordinatorShard(ShardCore):
     def _describe(self, request: DescribeGroupsRequest, context: RequestContext, turn: Turn) -> None:
         groups = [describe(name, self._groups.find(name), context.api_version) for name in request.groups]
         turn.reply(context, DescribeGroupsResponse(groups=groups))
-
-    def _list(self, request: ListGroupsRequest, context: RequestContext, turn: Turn) -> None:
-        turn.reply(context, ListGroupsResponse(groups=listed(self._groups, request)))
 
     def _group_of_member(self, group_id: str) -> Group:
         group = self._groups.find(group_id)

@@ -78,6 +78,10 @@ class ShardCore:
     # What survives
 
     @property
+    def groups(self) -> list[Group]:
+        return list(self._groups)
+
+    @property
     def saved_groups(self) -> dict[str, SavedGroup]:
         return dict(self._saved)
 

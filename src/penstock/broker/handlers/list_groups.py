@@ -1,29 +1,33 @@
-"""ListGroups: all groups that this broker coordinates."""
+"""ListGroups: all groups that this broker coordinates. Very many are listed in slices."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from penstock.broker.request import Answer, Request
-from penstock.coordination.events import RequestContext
-from penstock.wire.schemas.list_groups import ListGroupsRequest, ListGroupsResponse
-from penstock.wire.types import Message
+from penstock.coordination.groups.group import Group
+from penstock.coordination.inquiries import listed
+from penstock.wire.schemas.list_groups import ListGroupsResponse
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
 
+SLICE_GROUPS: Final = 500
+
 
 def handle(broker: Broker, request: Request, answer: Answer) -> None:
-    message: ListGroupsRequest = request.message
+    groups = [group for shard in broker.groups.shards for group in shard.groups]
+    if len(groups) <= SLICE_GROUPS:
+        answer(ListGroupsResponse(groups=listed(groups, request.message)))
+    else:
+        work = partial(_list_in_slices, broker, request, groups, answer)
+        broker.long_work.start(request.channel, request.size, work)
+
+
+async def _list_in_slices(broker: Broker, request: Request, groups: list[Group], answer: Answer) -> None:
     response = ListGroupsResponse()
-
-    def take(part: Message | None) -> None:
-        if isinstance(part, ListGroupsResponse):
-            response.groups.extend(part.groups)
-
-    for shard in broker.groups.shards:
-        # Listing reads and never waits.
-        outcome = shard.handle_list_groups(message, RequestContext(take, request.version), request.now_ms)
-        for reply in outcome.replies:
-            take(reply.message)
+    for begin in range(0, len(groups), SLICE_GROUPS):
+        response.groups += listed(groups[begin : begin + SLICE_GROUPS], request.message)
+        await broker.long_work.pause(request.channel)
     answer(response)
