@@ -46,6 +46,8 @@ def test_everything_that_is_there(shell: Shell, filled: str) -> None:
         (["--from-beginning", "-n", "0"], ""),
         (["--from-beginning", "--timeout-ms", "500", "--partition", "0"], "v0 v1 v2 v3 v4 v5 v6 v7 v8 v9"),
         (["-o", "500", "--timeout-ms", "300"], ""),
+        (["--consumer-property", "auto.offset.reset=earliest", "-n", "2"], "v0 v1"),
+        (["--consumer-property", "auto.offset.reset=earliest", "-o", "7", "-e"], "v7 v8 v9"),
     ],
 )
 def test_where_it_begins_and_ends(shell: Shell, filled: str, options: list[str], expected: str) -> None:

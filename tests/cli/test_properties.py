@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.cli.commands import Shell
 
+from penstock.cli.cluster import Cluster
 from penstock.cli.output import CommandError
 from penstock.cli.properties import consumer_options, producer_options, property_value
 
@@ -42,6 +43,15 @@ def test_a_wrong_value_in_the_file_is_rejected_by_every_command(tmp_path: Path) 
     (tmp_path / "client.properties").write_text("linger.ms=abc\n")
     result = NOWHERE("topics", "list", "--command-config", tmp_path / "client.properties")
     assert result.stderr.startswith("Error: linger.ms is 'abc'.\n")
+
+
+def test_what_is_given_by_name_wins_over_the_options_of_the_command_and_these_over_the_file() -> None:
+    cluster = Cluster("127.0.0.1:1", {"request.timeout.ms": "1", "linger.ms": "2", "client.id": "ours"}, 3_000)
+    options = cluster.options_for("penstock-produce", producer_options(), {})
+    assert (options["request_timeout_ms"], options["linger_ms"], options["client_id"]) == (3_000, 2, "ours")
+    given = {"request.timeout.ms": "4000", "linger.ms": "5", "client.id": "mine"}
+    options = cluster.options_for("penstock-produce", producer_options(), given)
+    assert (options["request_timeout_ms"], options["linger_ms"], options["client_id"]) == (4_000, 5, "mine")
 
 
 @pytest.mark.parametrize(

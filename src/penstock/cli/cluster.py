@@ -81,8 +81,8 @@ class Cluster:
             "ssl": self._ssl(),
         }
 
-    def options_for(self, known: Iterable[str], given: Mapping[str, str]) -> dict[str, Any]:
-        """Client options from the file and from `given`, which must all be known."""
+    def options_for(self, client_id: str, known: Iterable[str], given: Mapping[str, str]) -> dict[str, Any]:
+        """Client options: those of the file, those that every client takes, and over both what is given by name."""
         names = {name: name.replace("_", ".") for name in known}
         by_property = {dotted: name for name, dotted in names.items()}
         unknown = [name for name in given if name not in by_property]
@@ -90,8 +90,14 @@ class Cluster:
             raise unknown_property(unknown[0], by_property)
         from penstock.cli.properties import property_value
 
-        values = {**self.properties, **given}
-        return {by_property[name]: property_value(name, text) for name, text in values.items() if name in by_property}
+        def values(properties: Mapping[str, str]) -> dict[str, Any]:
+            return {
+                by_property[name]: property_value(name, text)
+                for name, text in properties.items()
+                if name in by_property
+            }
+
+        return values(self.properties) | self.connecting(client_id) | values(given)
 
     def _ssl(self) -> ssl.SSLContext | None:
         from penstock.cli.properties import ssl_context

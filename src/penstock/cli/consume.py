@@ -80,8 +80,8 @@ from penstock.cli.values import (
     help="Skip records that cannot be decoded and print a warning.",
 )
 @click.option(
-    "--isolation-level", type=click.Choice(["read_uncommitted", "read_committed"]), default="read_uncommitted",
-    show_default=True, help="Whether records of open and aborted transactions are shown.",
+    "--isolation-level", type=click.Choice(["read_uncommitted", "read_committed"]),
+    help="Whether records of open and aborted transactions are shown.  [default: read_uncommitted]",
 )  # fmt: skip
 @click.option("--fetch-size", type=COUNT, metavar="BYTES", help="How much of a partition is fetched at a time.")
 @click.option("--consumer-property", type=Assignment(), multiple=True, help="For the consumer: fetch.min.bytes ...")

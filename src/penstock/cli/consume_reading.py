@@ -138,18 +138,19 @@ class Reading:
         from penstock.cli.properties import consumer_options
 
         options = self._options
-        found = cluster.options_for(consumer_options(), dict(options["consumer_property"]))
+        found = cluster.options_for("penstock-consume", consumer_options(), dict(options["consumer_property"]))
         self._group = self._group or found.get("group_id")
-        found |= cluster.connecting("penstock-consume")
         self._commits = self._group is not None and not options["no_commit"]
         found |= {
             "group_id": self._group,
-            "auto_offset_reset": self._start.reset,
-            "isolation_level": options["isolation_level"],
             # A group is told of exactly what was shown, when it ends and in between.
             "enable_auto_commit": self._commits,
             "allow_auto_create_topics": False,
         }
+        if self._start.place is not None or "auto_offset_reset" not in found:
+            found["auto_offset_reset"] = self._start.reset
+        if options["isolation_level"] is not None:
+            found["isolation_level"] = options["isolation_level"]
         if options["commit_interval_ms"] is not None:
             found["auto_commit_interval_ms"] = options["commit_interval_ms"]
         if options["fetch_size"] is not None:

@@ -31,8 +31,7 @@ def _values(size: int, is_random: bool) -> list[bytes]:
 
 
 def measure_producing(cluster: Cluster, topic: str, options: dict[str, Any], output_format: str) -> int:
-    settings = cluster.options_for(producer_options(), dict(options["producer_property"]))
-    settings |= cluster.connecting("penstock-perf")
+    settings = cluster.options_for("penstock-perf", producer_options(), dict(options["producer_property"]))
     settings.setdefault("max_block_ms", cluster.request_timeout_ms)
     settings.setdefault("linger_ms", options["linger_ms"])
     settings.setdefault("acks", options["acks"])
@@ -86,8 +85,7 @@ def print_error(error: BaseException, output_format: str) -> None:
 
 
 def measure_consuming(cluster: Cluster, topic: str, options: dict[str, Any], output_format: str) -> int:
-    settings = cluster.options_for(consumer_options(), dict(options["consumer_property"]))
-    settings |= cluster.connecting("penstock-perf")
+    settings = cluster.options_for("penstock-perf", consumer_options(), dict(options["consumer_property"]))
     settings |= {"group_id": options["group"], "auto_offset_reset": "earliest", "allow_auto_create_topics": False}
     wanted, timeout_ms = options["records"], options["timeout_ms"]
     records = size = 0

@@ -151,7 +151,7 @@ def _reader(options: dict[str, Any]) -> tuple[Any, bool]:
 def _client_options(cluster: Cluster, options: dict[str, Any]) -> dict[str, Any]:
     from penstock.cli.properties import producer_options
 
-    found = cluster.options_for(producer_options(), dict(options["producer_property"]))
+    found = cluster.options_for("penstock-produce", producer_options(), dict(options["producer_property"]))
     given = {
         "acks": options["acks"],
         "compression_type": options["compression"] or ("gzip" if options["compress"] else None),
@@ -166,7 +166,6 @@ def _client_options(cluster: Cluster, options: dict[str, Any]) -> dict[str, Any]
     for name, value in given.items():
         if value is not None and (name in said or name not in found):
             found[name] = value
-    found |= cluster.connecting("penstock-produce")
     # Whoever waits at a terminal should not wait for minutes.
     found.setdefault("max_block_ms", cluster.request_timeout_ms)
     found.setdefault("delivery_timeout_ms", max(120_000, found["request_timeout_ms"] + found["linger_ms"]))
