@@ -14,6 +14,7 @@ from struct import pack
 import pytest
 from tests.runtime.socket_stories import Later, Recorder, descriptors, framed, play, serving, until
 
+from penstock.runtime import posix_files
 from penstock.runtime.clock import ManualClock, SystemClock
 from penstock.runtime.network import Complaints, Connection, Limits
 from penstock.runtime.socket_server import SocketServer
@@ -176,8 +177,12 @@ def test_complaints_that_peers_can_provoke_are_one_a_second_and_say_how_many_the
     ]
 
 
-def test_a_process_without_descriptors_pauses_accepting_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_process_without_descriptors_pauses_accepting_and_goes_on(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    relieved: list[int] = []
+    monkeypatch.setattr(posix_files, "relief", lambda: relieved.append(1))
 
     async def story() -> None:
         handler = Recorder()
@@ -195,6 +200,7 @@ def test_a_process_without_descriptors_pauses_accepting_and_goes_on(caplog: pyte
                     sock.setblocking(False)
                     await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", scene.port))
                 await until(lambda: "cannot be accepted, next try in 100 ms" in caplog.text)
+                assert relieved  # files are asked to close before the next try
                 await peer.send(b"2")
                 assert await peer.receive() == b"2"
                 assert len(handler.connections) == 1

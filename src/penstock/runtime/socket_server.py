@@ -3,8 +3,8 @@
 Noun: listeners, and the connections that came in by them, within limits.
 
 Rule: a peer that asks for too much (connections, time, bytes) loses its own connection, and nobody else's. What could
-be repeated by a peer at will is logged at most once a second. When the process has no descriptors left, accepting
-pauses: the waiting peers stay in the listener's backlog.
+be repeated by a peer at will is logged at most once a second. When the process has no descriptors left, files
+that are not in use are closed and accepting pauses: the waiting peers stay in the listener's backlog.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from penstock.runtime import posix_files
 from penstock.runtime.clock import Clock
 from penstock.runtime.idle_wheel import IdleWheel
 from penstock.runtime.network import AddressInUse, CannotListen, Complaints, Counters, Handler, Limits, ServerClosed
@@ -111,6 +112,8 @@ class SocketServer:
 
     def _pause_accepting(self, listener: socket.socket, error: OSError) -> None:
         self._complain("accept", f"connections cannot be accepted, next try in {_ACCEPT_PAUSE_MS} ms: {error}")
+        if posix_files.relief is not None and error.errno in (errno.EMFILE, errno.ENFILE):
+            posix_files.relief()
         descriptor = listener.fileno()
         self._loop.remove_reader(descriptor)
         self._timers[descriptor] = self._loop.call_later(_ACCEPT_PAUSE_MS / 1000, self._accept_on, listener)
