@@ -33,8 +33,7 @@ _MEMORY: Final = Path("/dev/shm")
 _MEMORY_BYTES: Final = 12 * 1024**3
 _NOTES: Final = (
     "One broker on the same machine, 6 partitions. Every contender runs in a process of its own.",
-    "While producers are measured, both brokers keep their data in memory (tmpfs). On the disk of this machine rounds "
-    "of one contender differed by a factor of 30, since our broker syncs: the disk was compared, not the clients.",
+    "While producers are measured, both brokers keep their data in memory (tmpfs): clients are compared, not disks.",
     "Sending: the clock starts after one acknowledged record and stops when all are acknowledged. With acks=all "
     "everybody is idempotent.",
     "Reading: the clock starts before the assignment, with nothing fetched, and stops with the topic's last record. "

@@ -19,6 +19,7 @@ from tests.broker.wire_client import (
     records_in,
     values_in,
 )
+from tests.timeouts import NEVER_MS, until
 
 from penstock.broker.broker import Broker
 from penstock.broker.settings import settings_from
@@ -146,6 +147,15 @@ def test_a_deleted_topic_comes_back_empty_under_its_name(tmp_path: Path) -> None
         assert client.ask(ApiKey.METADATA, wanted, 9).topics[0].error_code == ErrorCode.NONE
         assert client.produce(topic, batch_of(b"new")).base_offset == 0
         assert values_in(client.fetch(topic).records) == [b"new"]
+
+
+def test_files_of_a_deleted_topic_are_removed_after_the_delay_not_with_the_next_retention(tmp_path: Path) -> None:
+    settings = {**SETTINGS, "log.segment.delete.delay.ms": "0", "log.retention.check.interval.ms": str(NEVER_MS)}
+    with EmbeddedBroker(data_dir=str(tmp_path), settings=settings) as embedded:
+        topic = make_topic(embedded.broker, partitions=2)
+        assert len(list(tmp_path.glob(f"{topic}-*"))) == 2
+        delete_topic(embedded.broker, topic)
+        until(lambda: not list(tmp_path.glob(f"{topic}-*")), "the folders are removed")
 
 
 def test_groups_start_again_after_their_offsets_topic_was_deleted(tmp_path: Path) -> None:

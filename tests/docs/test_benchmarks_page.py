@@ -197,7 +197,9 @@ def _rows_of_clients(monkeypatch: pytest.MonkeyPatch) -> list[Row]:
     for name in ("penstock one", "confluent one"):
         outcomes.add(name, dict.fromkeys(("p50_us", "p99_us"), 1.0))
     run = clients.Run(Namespace(bytes=[100, 1000], acks=["all"], rounds=1, seconds=1.0))
-    run.measure(cast(Server, SimpleNamespace(name=ours.NAME)))
+    server = cast(Server, SimpleNamespace(name=ours.NAME))
+    run.measure_producing(server)
+    run.measure_consuming(server)
     return run.rows
 
 

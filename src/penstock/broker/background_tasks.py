@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _FLUSH_TICK_MS: Final = 1_000
+_REMOVAL_TICK_MS: Final = 1_000
 _RETRY_MS: Final = 1_000
 _MOVES_MS: Final = 50
 _MIN_CHECKPOINT_MS: Final = 100
@@ -70,6 +71,7 @@ def add_log_tasks(tasks: BackgroundTasks, services: Services, cleaner: LogCleane
     tasks.every(
         "retention", settings.log_retention_check_interval_ms, lambda: apply_retention(services, cleaner.is_cleaning)
     )
+    tasks.every("removal", _REMOVAL_TICK_MS, lambda: logs.removal_tick(now_ms()))
     tasks.every("flush", _FLUSH_TICK_MS, lambda: logs.flush_tick(now_ms()))
     tasks.every("background flush", _FLUSH_TICK_MS, lambda: logs.background_flush_tick(now_ms()))
     tasks.every("checkpoint", checkpoint_interval_ms(settings), logs.checkpoint_tick)

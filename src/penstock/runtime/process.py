@@ -95,5 +95,7 @@ def suspend(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is not None:
         return
     process.send_signal(signal.SIGSTOP)
+    if process.returncode is not None:  # `send_signal` polls again before it sends
+        return
     if hasattr(os, "waitid"):  # Python has it on macOS from 3.13 on.
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)

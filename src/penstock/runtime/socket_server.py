@@ -1,8 +1,8 @@
 """A server of frames on the machine's sockets, directly on the event loop.
 
 A peer that exceeds a limit (connections, time, bytes) loses only its own connection. Log lines that peers can
-provoke appear at most once a second. When the process runs out of descriptors, accepting pauses; waiting peers stay in
-the listener's backlog.
+provoke appear at most once a second. When the process runs out of descriptors, it closes
+files that are not in use and accepting pauses; waiting peers stay in the listener's backlog.
 """
 
 from __future__ import annotations

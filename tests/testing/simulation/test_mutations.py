@@ -29,6 +29,8 @@ RESULTS = Path(__file__).with_name("mutations.json")
 DOCUMENT = Path(__file__).parents[3] / "docs/testing.md"
 _MEASURED = 8
 """At least this many mutations have figures."""
+_QUICK = ("acknowledge-without-sync", "watermark-over-unsynced", "retries-are-appended")
+"""A few seconds each; the others are among the long tests."""
 _SEEDS_TO_LOOK_AT = 40
 """Where the simulator has changed since the figures were taken, and with it what happens in each seed."""
 
@@ -44,7 +46,14 @@ def sound_seeds() -> dict[tuple[int, int], bool]:
     return {}
 
 
-@pytest.mark.parametrize("name", [name for name in MUTATIONS if name in read_results(RESULTS)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in _QUICK else [pytest.mark.long])
+        for name in MUTATIONS
+        if name in read_results(RESULTS)
+    ],
+)
 def test_a_seed_that_passes_fails_without_a_safeguard_and_as_the_mutation_says(
     name: str, results: dict[str, Any], sound_seeds: dict[tuple[int, int], bool]
 ) -> None:

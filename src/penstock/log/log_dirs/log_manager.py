@@ -331,7 +331,7 @@ class LogManager:
         self._require_online()
         self._forget_strays()
         self._resume_moves(now_ms)
-        self._remove_due(now_ms)
+        self.removal_tick(now_ms)
 
     def _resume_moves(self, now_ms: int) -> None:
         for directory in self._online():
@@ -642,7 +642,7 @@ class LogManager:
         Busy logs (`LogCleaner.is_cleaning`) are skipped until the next tick.
         """
         expired = sum(expire(directory, now_ms, is_busy) for directory in self._online())
-        self._remove_due(now_ms)
+        self.removal_tick(now_ms)
         return expired
 
     def flush_tick(self, now_ms: int) -> int:
@@ -661,7 +661,8 @@ class LogManager:
         """Forget producers past producer.id.expiration.ms; how many."""
         return sum(expire_producers(directory, now_ms) for directory in self._online())
 
-    def _remove_due(self, now_ms: int) -> None:
+    def removal_tick(self, now_ms: int) -> None:
+        """Remove the files and folders whose delay (`file.delete.delay.ms`) is over."""
         for directory in self._online():
             due = directory.removals.take_due(now_ms)
             if due:
