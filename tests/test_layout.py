@@ -1,11 +1,14 @@
 """Tests mirror the source: the tests of `log/segment.py` are `tests/log/test_segment.py` and `test_segment_*.py`.
 
 A module without functions needs no test. Modules that are tested elsewhere are listed with the test that covers them.
+Modules that say they are pure are under the contract of import-linter that checks it.
 """
 
 from __future__ import annotations
 
 import ast
+import re
+import tomllib
 from pathlib import Path
 
 TESTS = Path(__file__).parent
@@ -123,3 +126,18 @@ def test_the_exceptions_exist_and_are_needed() -> None:
     assert sorted(test for test in tests if not (TESTS / test).exists()) == []
     stale = [each for each in TESTED_ELSEWHERE if not (SOURCE / each).exists() or is_tested_by_name(each)]
     assert stale == []
+
+
+def test_modules_that_say_they_are_pure_are_under_the_contract() -> None:
+    settings = tomllib.loads((TESTS.parent / "pyproject.toml").read_text())
+    [contract] = [each for each in settings["tool"]["importlinter"]["contracts"] if each["name"].startswith("Pure")]
+    checked = tuple(contract["source_modules"])
+    unchecked = []
+    for path in SOURCE.rglob("*.py"):
+        first, _, _ = (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n\n")
+        name = ".".join(("penstock", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__")
+        if re.search(r"\bPure\b|\bno I/O|\bNo I/O|without I/O", first) and not f"{name}.".startswith(
+            tuple(f"{module}." for module in checked)
+        ):
+            unchecked.append(name)
+    assert unchecked == []

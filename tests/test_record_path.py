@@ -17,6 +17,7 @@ import subprocess
 import sys
 from types import FrameType
 
+from penstock.broker.broker import Broker
 from penstock.cluster.controller.topics import NewTopic
 from penstock.testing.simulation.cluster import SimulatedCluster, SimulatedNode
 from penstock.testing.simulation.run import SETTINGS, determined
@@ -185,13 +186,20 @@ def death_files() -> set[str]:
 
 
 def _controllers(cluster: SimulatedCluster) -> list[SimulatedNode]:
-    return [node for node in cluster.nodes if node.broker is not None and node.broker.cluster.controller is not None]
+    return [node for node in cluster.nodes if _broker(node).cluster.controller is not None]
+
+
+def _broker(node: SimulatedNode) -> Broker:
+    assert node.broker is not None
+    return node.broker
 
 
 def _create_topic(cluster: SimulatedCluster, controller: SimulatedNode, replicas: list[SimulatedNode]) -> None:
     """A topic of one partition with these replicas, the first of which leads."""
-    wanted = NewTopic("t", assignments={0: tuple(node.broker.services.node_id for node in replicas)})
-    creating = controller.spawn(controller.broker.cluster.controller.create_topics([wanted]))
+    wanted = NewTopic("t", assignments={0: tuple(_broker(node).services.node_id for node in replicas)})
+    active = _broker(controller).cluster.controller
+    assert active is not None
+    creating = controller.spawn(active.create_topics([wanted]))
     assert cluster.scheduler.run_until(creating.done, limit_s=cluster.scheduler.now_s + 30)
     assert creating.result()[0].error is None
     assert cluster.scheduler.run_until(lambda: _leads(replicas[0]), limit_s=cluster.scheduler.now_s + 30)
@@ -199,8 +207,10 @@ def _create_topic(cluster: SimulatedCluster, controller: SimulatedNode, replicas
 
 
 def _leads(node: SimulatedNode) -> bool:
-    return bool(node.broker.replicas.get("t", 0).is_leader)
+    partition = _broker(node).replicas.get("t", 0)
+    return partition is not None and partition.is_leader
 
 
 def _follows(node: SimulatedNode, leader: SimulatedNode) -> bool:
-    return bool(node.broker.replicas.get("t", 0).leader == leader.broker.services.node_id)
+    partition = _broker(node).replicas.get("t", 0)
+    return partition is not None and partition.leader == _broker(leader).services.node_id

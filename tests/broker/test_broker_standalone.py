@@ -104,12 +104,12 @@ def test_a_coordinator_of_an_unknown_type_is_an_invalid_request(client: WireClie
 
 def test_more_replicas_in_sync_than_there_are_is_rejected_for_a_topic(broker: Broker, client: WireClient) -> None:
     with Admin(f"127.0.0.1:{broker.advertised[0].port}") as admin:
-        with pytest.raises(InvalidSetting, match="min.insync.replicas=2 needs more than 1 replica") as caught:
+        with pytest.raises(InvalidSetting, match=r"min\.insync\.replicas=2 needs more than 1 replica") as caught:
             admin.create_topic(TopicSpec("tight", 1, config={"min.insync.replicas": 2}))
         assert "acks=all" in str(caught.value)
         assert "tight" not in broker.cluster.image.topics
         topic = make_topic(broker, configs={"min.insync.replicas": "1"})
-        with pytest.raises(InvalidSetting, match="min.insync.replicas=2 needs more than 1 replica"):
+        with pytest.raises(InvalidSetting, match=r"min\.insync\.replicas=2 needs more than 1 replica"):
             admin.alter_config(ConfigResource.topic(topic), {"min.insync.replicas": 2})
         admin.alter_config(ConfigResource.topic(topic), {"min.insync.replicas": 1, "retention.ms": 5})
 

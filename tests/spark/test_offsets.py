@@ -149,9 +149,7 @@ def test_a_topic_that_is_gone_is_a_loss() -> None:
 
 
 def test_a_checkpoint_of_another_topic_is_rejected() -> None:
-    with pytest.raises(
-        CheckpointMismatch, match=r"over clicks, but this query reads topic views.*checkpointLocation"
-    ):
+    with pytest.raises(CheckpointMismatch, match=r"over clicks, but this query reads topic views.*checkpointLocation"):
         batch_start(StreamOffset(at("clicks", 5)), holding((0, 10)), VIEWS, fail_on_data_loss=False)
 
 

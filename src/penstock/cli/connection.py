@@ -123,8 +123,8 @@ def _kinds() -> dict[str, tuple[Any, ...]]:
 
 
 def _read(path: str) -> dict[str, str]:
-    from penstock.config_def import UnreadableFile
     from penstock.broker.settings.server_properties import read_properties
+    from penstock.config_def import UnreadableFile
 
     try:
         parsed = read_properties(path)

@@ -1,1 +1,1 @@
-"""Groups and the offsets that they commit: decided without I/O, kept as records of `__consumer_offsets`."""
+"""Groups and the offsets that they commit: decided in `shard` and `groups`, kept as records of `__consumer_offsets`."""

@@ -88,7 +88,7 @@ class EmbeddedBroker:
     def _run(self) -> None:
         try:
             asyncio.run(self._serve())
-        except BaseException as error:  # noqa: BLE001 - handed to whoever started the thread
+        except BaseException as error:  # noqa: BLE001 - handed to the thread that called start
             self._failure = error
         finally:
             self._started.set()

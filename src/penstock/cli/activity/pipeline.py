@@ -191,7 +191,9 @@ def _batch(
     reports: dict[str, Backfilled] = {}
     began_s = time.monotonic()
     for one in chosen:
-        reports[one.name] = backfill(spark, one, source, warehouse_uri, *asked, beside_stream=beside_stream, notify=_say)
+        reports[one.name] = backfill(
+            spark, one, source, warehouse_uri, *asked, beside_stream=beside_stream, notify=_say
+        )
     seconds = round(time.monotonic() - began_s, 3)
     output = Output()
     if output_format == JSON:

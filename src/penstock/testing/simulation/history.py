@@ -163,11 +163,10 @@ class History:
 
     # --- committed offsets
     #
-    # A commit counts from the moment on at which the coordinator's answer is there: to whichever member, for whichever
-    # reason it was sent, by itself or on purpose. Whoever asks later where the group has got to is not told of less,
-    # wherever the coordinator is by then. The protocol allows nothing else here: a commit of an older generation is
-    # rejected, so it is not acknowledged, and no reader of a run seeks. Two commits of one member go out one after the
-    # other, and a member never commits less than it has: if an older one arrived last, that shows in a later answer.
+    # A commit counts from the moment its response arrives, at any member and for any reason. Every later OffsetFetch must
+    # report at least that offset, no matter which broker coordinates by then. The protocol leaves no other way: a commit
+    # of an older generation is rejected and so not acknowledged, and no reader of a run seeks. The commits of one member
+    # go out one after the other and never go back; if an older one were applied last, a later response would show it.
     # For the same reason no commit is accepted that is below what was committed when it was sent.
     # An answer to a question from before the commit may tell of less, so what counts is what was known when it was
     # asked. A reader of a place with a loss may be sent back, and its commits are excused from then on.
