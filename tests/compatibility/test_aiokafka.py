@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -23,15 +24,17 @@ def test_both_isolation_levels_read_plain_records(address: str, topic: str, isol
 
 def test_a_member_continues_through_a_restart_of_the_broker(tmp_path: Path, topic: str, group: str) -> None:
     port = free_port()
-    with EmbeddedBroker(str(tmp_path), port=port, settings=BROKER_SETTINGS) as broker:
-        address = broker.address
+    first, second = (EmbeddedBroker(str(tmp_path), port=port, settings=BROKER_SETTINGS) for _ in range(2))
+    with ExitStack() as stack:  # the consumer is closed before the broker
+        address = stack.enter_context(first).address
         send_all(AIOKAFKA, address, topic, [b"before"])
-        with AIOKAFKA.consuming(address, topic=topic, group=group) as consumer:
-            assert [record.value for record in take(consumer, 1)] == [b"before"]
-            broker.stop()
-            with EmbeddedBroker(str(tmp_path), port=port, settings=BROKER_SETTINGS):
-                send_all(AIOKAFKA, address, topic, [b"after"])
-                assert take(consumer, 1)[-1].value == b"after"
+        stack.callback(second.stop)
+        consumer = stack.enter_context(AIOKAFKA.consuming(address, topic=topic, group=group))
+        assert [record.value for record in take(consumer, 1)] == [b"before"]
+        first.stop()
+        second.start()
+        send_all(AIOKAFKA, address, topic, [b"after"])
+        assert take(consumer, 1)[-1].value == b"after"
 
 
 def test_alter_configs_replaces_everything_set_before(address: str, topic: str) -> None:

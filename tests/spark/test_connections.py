@@ -15,7 +15,7 @@ from penstock.testing import Broker
 
 @pytest.fixture(autouse=True)
 def _collector_as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(connections, "_has_settled", False)
+    monkeypatch.setattr(connections, "_is_frozen", False)
     gc.unfreeze()
     yield
     gc.unfreeze()

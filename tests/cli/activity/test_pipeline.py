@@ -33,7 +33,7 @@ def test_invalid_options_are_rejected(shell: Shell, tmp_path: Path) -> None:
     for options, said in (
         (("--from-start", "--since", "2026-11-14T00:00Z"), "--from-start excludes --since and --until"),
         (("--beside-stream",), "--beside-stream needs"),
-        (("--since", "2026-11-15T00:00Z", "--until", "2026-11-14T00:00Z"), "ends before it begins"),
+        (("--since", "2026-11-15T00:00Z", "--until", "2026-11-14T00:00Z"), "ends before it starts"),
     ):
         result = shell("pipeline", "run", "operations", "-w", tmp_path, *options)
         assert result.exit_code == 2
@@ -96,4 +96,4 @@ def test_stop_asks_and_waits_until_it_has_stopped(shell: Shell, tmp_path: Path) 
     obeying.start()
     assert shell.done("pipeline", "stop", "operations", "-w", tmp_path) == "operations stopped\n"
     obeying.join()
-    assert shell.done("pipeline", "stop", "operations", "-w", tmp_path) == "operations does not run\n"
+    assert shell.done("pipeline", "stop", "operations", "-w", tmp_path) == "operations is not running\n"

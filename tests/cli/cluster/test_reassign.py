@@ -236,7 +236,7 @@ def test_moves_are_taken_back_by_name_by_plan_or_all(shell: Shell, moving: Scrip
     assert shell("reassign", "cancel").exit_code == 2
     assert shell("reassign", "cancel", "views", "--all").exit_code == 2
     assert "Nothing to cancel" in shell.done("reassign", "cancel", "other")
-    assert shell.done("reassign", "cancel", "views:0") == "views-0 stays on 0.\n"
+    assert shell.done("reassign", "cancel", "views:0") == "views-0 keeps its replicas 0.\n"
     assert moving.topics["views"][0].replicas == [0]
     for option in (("--all",), ("--plan", written(tmp_path, entry(0, [1])))):
         moving.topics["views"][0] = Part([1, 0], isr=[0], adding=[1], removing=[0])

@@ -47,7 +47,7 @@ def test_a_flipped_byte_is_reported_with_its_batch(tmp_path: Path) -> None:
     assert (found["position"], found["size"]) == (third.position, third.size)
     assert (found["offset"], found["resumes"]) == (third.base_offset, third.next_offset)
     assert found["reason"] == "checksum does not match"
-    assert f"go on from {third.next_offset}" in found["advice"]
+    assert f"continue from {third.next_offset}" in found["advice"]
 
 
 def test_text_tells_the_same(tmp_path: Path) -> None:

@@ -254,8 +254,8 @@ def test_an_unreachable_zookeeper_is_reported_with_how_to_start_one(tmp_path: Pa
 def test_health_and_metrics_answer(tmp_path: Path) -> None:
     with server(tmp_path / "data", "--http-port", str(free_port())) as broker:
         produce(broker.address(), "t", b"one")
-        line = broker.until("metrics at ")
-        metrics, health = re.findall(r"http://[^\s,]+", line)
+        line = broker.until("http started: ")
+        metrics, health = re.findall(r"http://\S+", line)
         with urllib.request.urlopen(health, timeout=PATIENCE_S) as answer:
             assert json.load(answer)["status"] == "ok"
         with urllib.request.urlopen(metrics, timeout=PATIENCE_S) as answer:

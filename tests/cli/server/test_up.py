@@ -15,7 +15,7 @@ from tests.timeouts import PATIENCE_S
 def test_up_shows_where_it_is_and_its_snippets_work(tmp_path: Path) -> None:
     port = free_port()
     with Running("up", "--port", str(port), "--http-port", str(free_port()), cwd=tmp_path) as broker:
-        broker.until("Ctrl-C stops it")
+        broker.until("Ctrl-C to stop")
         assert f"127.0.0.1:{port}" in broker.text
         assert f"{tmp_path / 'penstock-data'} (no topics yet)" in broker.text
         assert "/metrics" in broker.text

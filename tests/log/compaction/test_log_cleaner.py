@@ -123,7 +123,7 @@ def test_a_round_takes_as_long_as_the_clock_says() -> None:
 
 
 def test_a_map_without_room_is_rejected() -> None:
-    with pytest.raises(ValueError, match="no key"):
+    with pytest.raises(ValueError, match="at least 1"):
         broker_of(map_bytes=0)
 
 

@@ -173,7 +173,7 @@ def test_avro_in_the_frame_of_a_registry() -> None:
     (row,) = decoded(f"avro: {json.dumps(AVRO)}", frame + avro(VIEW), framing="confluent")
     assert row["id"] == 1
     found = failures(f"avro: {json.dumps(AVRO)}", avro(VIEW), framing="confluent")
-    assert "frame of a schema registry" in found[0][1]
+    assert "schema-registry header" in found[0][1]
 
 
 @pytest.mark.parametrize(

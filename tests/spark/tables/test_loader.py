@@ -130,7 +130,7 @@ def test_partitions_that_ask_for_one_name_as_two_types_are_settled_by_the_first(
     opened = world.make(schema="user string")
     world.loader(opened).load_new()
     assert rows(opened).column("x").to_pylist() == [1, 1, 1]
-    assert reasons(opened) == ["x is 'text', which is no long"] * 2
+    assert reasons(opened) == ["x is 'text', expected long"] * 2
 
 
 def test_a_table_that_may_not_grow_passes_new_fields_over(world: World) -> None:

@@ -49,7 +49,7 @@ def _stumble(self: Any) -> None:
 
 def test_a_mutation_that_makes_the_code_stumble_is_broken_and_not_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = (Expected(InvariantBroken, "…"), Expected(Unhealed, "…"))
-    stumbling = Mutation("", ((Partition, "_advance", _stumble),), expected, brokers=1)
+    stumbling = Mutation("", ((Partition, "advance", _stumble),), expected, brokers=1)
     monkeypatch.setitem(MUTATIONS, "stumbling", stumbling)
     trial = try_seed(0, "stumbling")
     assert trial.verdict is Verdict.BROKEN
@@ -103,7 +103,7 @@ def test_the_command_measures_mutations_and_writes_figures_and_table(
     assert main([*arguments, "--results", str(figures), "--table", str(document)]) == 0
     told = capsys.readouterr().out
     assert "acknowledge-without-sync: caught by " in told
-    assert "1 of 1 mutations are caught; not: none" in told
+    assert "1 of 1 mutations caught; not caught: none" in told
     written = document.read_text()
     assert written.startswith(f"before\n{begins}\n| mutation |")
     assert written.endswith(f"{ends}\nafter\n")

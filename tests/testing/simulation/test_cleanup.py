@@ -63,8 +63,8 @@ def _half_a_batch(real: Callable[..., int]) -> Callable[..., int]:
     ("owner", "name", "harm", "told"),
     [
         (BatchCleaner, "__init__", _newest_is_none, "the newest of"),
-        (SizeRetention, "expired", _one_more, "nothing is over"),
-        (StartOffsetRetention, "expired", _half_a_batch, "nothing is over"),
+        (SizeRetention, "expired", _one_more, "no limit is exceeded"),
+        (StartOffsetRetention, "expired", _half_a_batch, "no limit is exceeded"),
     ],
 )
 def test_what_may_not_go_and_does_is_found(

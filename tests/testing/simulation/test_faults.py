@@ -104,7 +104,7 @@ def test_a_schedule_reads_as_it_was_written() -> None:
 
 @pytest.mark.parametrize("text", ["soon crash broker-0", "1 explode broker-0", "1 crash"])
 def test_a_value_that_is_not_a_schedule_is_rejected(text: str) -> None:
-    with pytest.raises(InvalidSchedule, match="write"):
+    with pytest.raises(InvalidSchedule, match="is not a fault"):
         parse_schedule(text)
 
 

@@ -170,7 +170,7 @@ def test_a_flush_that_synced_nothing_is_found_when_the_broker_believes_it() -> N
     observer.flushed(log)
     assert len(found) == 1
     assert "broker-0 reports 2..3 of epoch 0" in found[0]
-    assert found[0].endswith("is durable, and its disk has None")
+    assert found[0].endswith("as durable, but its disk has None")
 
 
 class Quick:

@@ -74,7 +74,9 @@ def test_the_checks_find_what_is_lost_doubled_swapped_invented_unseen_skipped_an
     assert "was never sent" in findings(history, {place: [*sound, (2, b"noise")]})[0]
     assert "was expected" in findings(history, {place: [*sound, (3, second.value(0))]})[0]
     assert commit_findings(history, {place: sound}, {place: 2}) == []
-    assert "t-0: 1 is committed, and all from 2 to 2 was read" in commit_findings(history, {place: sound}, {place: 1})
+    assert "t-0: 1 is committed, but everything from 2 to 2 was read" in commit_findings(
+        history, {place: sound}, {place: 1}
+    )
     assert "t-0: None is committed" in commit_findings(history, {place: sound}, {})[0]
     del history.read[place][1]
     assert "by who follows" in findings(history, {place: sound})[0]
@@ -197,7 +199,7 @@ def test_the_command_says_what_it_ran_and_how_to_run_a_failing_seed_again(
     assert main(["--seed", "0", "--schedule", "nonsense"]) == 2
     with pytest.raises(SystemExit):
         main(["--brokers", "2"])
-    assert "2 brokers cannot hold them" in capsys.readouterr().err
+    assert "which 2 brokers cannot hold" in capsys.readouterr().err
 
 
 @pytest.mark.long

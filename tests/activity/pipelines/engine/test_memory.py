@@ -15,12 +15,12 @@ from penstock.activity.pipelines.engine.runner import settings_for
 # What Python is told, and what Arrow's own functions ask for.
 _AFTER = """
 import pyarrow
-from penstock.activity.pipelines import memory
+from penstock.activity.pipelines.engine import memory
 memory.limit_allocators()
 print(pyarrow.default_memory_pool().backend_name)
 """
 _BEFORE = """
-from penstock.activity.pipelines import memory
+from penstock.activity.pipelines.engine import memory
 memory.limit_allocators()
 import pyarrow, pyarrow.compute
 begins = {name: getattr(pyarrow, f"{name}_memory_pool")() for name in pyarrow.supported_memory_backends()}
@@ -30,7 +30,7 @@ print(*(name for name, pool in begins.items() if pool.bytes_allocated() > asked[
 """
 _POOLS = """
 import os
-from penstock.activity.pipelines import memory
+from penstock.activity.pipelines.engine import memory
 at_load = []
 memory._load = lambda: at_load.append(os.environ["_RJEM_MALLOC_CONF"])
 memory.limit_allocators()
