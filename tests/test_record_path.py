@@ -20,7 +20,7 @@ from types import FrameType
 from penstock.broker.broker import Broker
 from penstock.cluster.controller.topics import NewTopic
 from penstock.testing.simulation.cluster import SimulatedCluster, SimulatedNode
-from penstock.testing.simulation.run import SETTINGS, determined
+from penstock.testing.simulation.run import SETTINGS, deterministic
 from penstock.testing.simulation.scheduler import Scheduler, Trace
 
 RECORD_FILES_MAX = 45
@@ -145,7 +145,7 @@ def test_a_warm_record_passes_through_the_listed_files() -> None:
 
 
 def test_a_broker_s_death_passes_through_the_listed_files() -> None:
-    with determined(Trace()):
+    with deterministic(Trace()):
         files = death_files()
     assert (sorted(files - DEATH_PATH), sorted(DEATH_PATH - files)) == ([], [])
     assert len(DEATH_PATH) <= DEATH_FILES_MAX

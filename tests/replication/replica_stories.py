@@ -137,8 +137,11 @@ class Host:
         """Append, and wait for the commit."""
         committed = Committed()
         batch = encode_batch([(NOW_MS, None, value, ()) for value in values])
-        appended = self.partition.append(batch, NOW_MS, is_waited_for=acks_all)
-        self.replicas.when_committed(self.partition, appended.last_offset + 1, 1000, committed)
+        if acks_all:
+            self.partition.append(batch, NOW_MS, done=committed, timeout_ms=1000)
+        else:
+            appended = self.partition.append(batch, NOW_MS, acks=1)
+            self.partition.when_committed(appended.last_offset + 1, 1000, committed)
         return committed
 
     def values(self, *, committed_only: bool = False) -> list[bytes]:

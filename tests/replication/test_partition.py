@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from tests.replication.replica_stories import LEDGER, NOW_MS, Committed, Host, TopicRules, cluster, with_epoch
 
 from penstock.cluster.image import PartitionImage
-from penstock.log.errors import LogFailed, OutOfOrderSequence
+from penstock.log.errors import LogError, LogFailed, OutOfOrderSequence
 from penstock.log.group_commit import FAST_IN_A_ROW, GroupCommit, InlineSync
 from penstock.log.settings import LogSettings
 from penstock.records import encode_batch
@@ -229,14 +230,16 @@ def test_acks_all_waits_for_the_disk_and_for_everyone_in_sync() -> None:
 def test_producers_are_answered_in_the_order_of_their_records_a_retry_included() -> None:
     leader, second, third = three()
     order: list[str] = []
+
+    def note(name: str, error: LogError | None) -> None:
+        assert error is None
+        order.append(name)
+
     partition = leader.partition
     batch = encode_batch([(1, b"k", b"v", ())], producer_id=7, producer_epoch=0, base_sequence=0)
-    first = partition.append(bytes(batch), NOW_MS)
-    leader.replicas.when_committed(partition, first.last_offset + 1, 1000, lambda error: order.append("first"))
-    second_end = partition.append(encode_batch([(1, b"k", b"w", ())]), NOW_MS).last_offset + 1
-    leader.replicas.when_committed(partition, second_end, 1000, lambda error: order.append("second"))
-    again = partition.append(bytes(batch), NOW_MS)
-    leader.replicas.when_committed(partition, again.last_offset + 1, 1000, lambda error: order.append("again"))
+    other = encode_batch([(1, b"k", b"w", ())])
+    for name, records in (("first", bytes(batch)), ("second", other), ("again", bytes(batch))):
+        partition.append(records, NOW_MS, done=partial(note, name), timeout_ms=1000)
     for _ in range(2):
         second.fetch_from(leader)
         third.fetch_from(leader)
@@ -332,12 +335,10 @@ def test_retry_of_unsynced_records_requests_the_sync_again() -> None:
         Fault(OSError(errno.ENOSPC, "full")) if "epoch" in operation.path else None
     )
     rejected, taken = Committed(), Committed()
-    end = host.partition.append(bytes(batch), NOW_MS).last_offset + 1
-    host.replicas.when_committed(host.partition, end, 1000, rejected)
+    host.partition.append(bytes(batch), NOW_MS, done=rejected, timeout_ms=1000)
     assert rejected.answers != [None]
     host.files.operations.hook = None
-    end = host.partition.append(bytes(batch), NOW_MS).last_offset + 1
-    host.replicas.when_committed(host.partition, end, 1000, taken)
+    host.partition.append(bytes(batch), NOW_MS, done=taken, timeout_ms=1000)
     assert taken.is_good
 
 

@@ -223,17 +223,16 @@ class _Shard:
         now_ms = self._service.now_ms()
         batch = encode_batch([(now_ms, record.key, record.value, ()) for record in outcome.records])
         try:
-            appended = self._partition.append(batch, now_ms, from_client=False)
+            self._partition.append(
+                batch,
+                now_ms,
+                done=partial(self._written, write_id),
+                timeout_ms=self._service._settings.commit_timeout_ms,
+                from_client=False,
+            )
         except (LogError, RecordError) as error:
             logger.error("group records not appended: partition=%s error=%s", self._name, error)
             self.carry_out(self.machine.append_failed(write_id, _code_of(error), now_ms))
-            return
-        self._service._replicas.when_committed(
-            self._partition,
-            appended.last_offset + 1,
-            self._service._settings.commit_timeout_ms,
-            partial(self._written, write_id),
-        )
 
     def _written(self, write_id: int, error: LogError | None) -> None:
         if self._closed:

@@ -45,6 +45,7 @@ logger = logging.getLogger(__name__)
 
 Done = Callable[[LogError | None], None]
 
+ACKS_ALL: Final = -1
 NEVER_MS: Final = inf
 _MAX_SIZES: Final = 1024
 _REMEMBERED_MS: Final = 60_000
@@ -68,7 +69,8 @@ class Partition:
     """One partition on this broker."""
 
     __slots__ = (
-        "_clock", "_commits", "_rejected", "_start_waiters", "_sync_error", "_truncation", "_waiters", "_watchers",
+        "_clock", "_commits", "_limit", "_rejected", "_start_waiters", "_sync_error", "_truncation", "_waiters",
+        "_watchers",
         "index", "is_alone", "leader", "leader_epoch", "leadership", "log", "min_insync_replicas", "state_version",
         "topic", "topic_id",
     )  # fmt: skip
@@ -81,10 +83,12 @@ class Partition:
         commits: GroupCommit,
         truncation: LogTruncation,
         clock: Clock,
+        limit: Callable[[Partition], None],
         *,
         topic_id: bytes = NO_ID,
         min_insync_replicas: int = 1,
     ) -> None:
+        """`limit` is called when a producer starts to wait with a deadline; `expire` must be called from then on."""
         self.topic = topic
         self.index = index
         self.topic_id = topic_id
@@ -97,6 +101,7 @@ class Partition:
         self._commits = commits
         self._truncation = truncation
         self._clock = clock
+        self._limit = limit
         self.is_alone = False  # it leads and has no other replica: the high watermark is where its own log is durable
         self._sync_error: LogError | None = None  # of the last sync
         self._rejected: RejectedSequences | None = None  # rarely needed
@@ -236,17 +241,28 @@ class Partition:
     # --- as leader
 
     def append(
-        self, records: Buffer | Validated, now_ms: int, *, from_client: bool = True, is_waited_for: bool = True
+        self,
+        records: Buffer | Validated,
+        now_ms: int,
+        acks: int = ACKS_ALL,
+        done: Done | None = None,
+        *,
+        timeout_ms: float = 0,
+        from_client: bool = True,
     ) -> Appended:
-        """Append as the leader. NotLeaderError, NotEnoughReplicas, and what the log raises.
+        """Append as the leader, and call `done` when the records are as safe as `acks` demands.
 
-        `is_waited_for`: the producer waits for the commit, so enough replicas must be in sync, and the sync is urgent.
+        acks=all: enough replicas must be in sync, and `done` is called when the records are committed. acks=0 and 1:
+        `done` is called now. In both cases a batch that reaches `flush.messages` is synced first.
+
+        Raises NotLeaderError, NotEnoughReplicas and the log's errors: nothing was appended, `done` is not called.
         """
         leadership = self.leadership
         if leadership is None:
             raise NotLeaderError(self.topic, self.index)
         log = self.log
         data = records.batches if isinstance(records, Validated) else records
+        is_waited_for = acks == ACKS_ALL
         if is_waited_for and leadership.insync_replicas < self.min_insync_replicas:
             if from_client:
                 self._rejected = self._rejected or RejectedSequences()
@@ -270,7 +286,26 @@ class Partition:
                 self._show(leadership, end)
         elif end > log.flushed_offset and log.settings.sync_before_ack:
             self._request_sync(end, is_urgent=is_waited_for)
+        if done is not None:
+            self._acknowledge(end, is_waited_for, timeout_ms, done)
         return appended
+
+    def _acknowledge(self, end: int, is_waited_for: bool, timeout_ms: float, done: Done) -> None:
+        log = self.log
+        if log.settings.sync_before_ack or not log.flush_count_reached:
+            if is_waited_for:
+                self.when_committed(end, timeout_ms, done)
+            else:
+                done(None)
+            return
+
+        def synced(error: LogError | None) -> None:
+            if error is None and is_waited_for:
+                self.when_committed(end, timeout_ms, done)
+            else:
+                done(error)
+
+        self._commits.when_durable(log, end, synced)
 
     def _request_sync(self, end: int, *, is_urgent: bool) -> None:
         self._sync_error = None
@@ -297,16 +332,24 @@ class Partition:
             self._request_sync(log.log_end_offset, is_urgent=False)
         self.advance()
 
-    def when_committed(self, end_offset: int, deadline_ms: float, done: Done) -> None:
-        """Call `done` when the high watermark reaches `end_offset`, or with an error when it cannot be known here."""
+    def when_committed(self, end_offset: int, timeout_ms: float, done: Done) -> None:
+        """Call `done` when the high watermark reaches `end_offset` and, where acknowledgements wait for a sync, what is
+        below it is durable here.
+
+        `done` gets NotLeaderError, NotEnoughReplicasAfterAppend, CommitTimedOut or the disk's error if that does not
+        happen or cannot be known here. A partition without other replicas waits for its disk only: it has no deadline.
+        """
         if self.leadership is None:
             done(NotLeaderError(self.topic, self.index))
         elif self._committed_offset >= end_offset:
             done(None)
         elif self._sync_error is not None or self.log.failure is not None:
             done(self._sync_error or self.log.failure)
+        elif self.is_alone:
+            self._waiters.add(end_offset, NEVER_MS, done)
         else:
-            self._waiters.add(end_offset, NEVER_MS if self.is_alone else deadline_ms, done)
+            self._waiters.add(end_offset, self._clock.monotonic_ms() + timeout_ms, done)
+            self._limit(self)
 
     @property
     def _committed_offset(self) -> int:

@@ -279,7 +279,7 @@ class ReplicaManager:
                 self._not_created[topic.name, index] = _NotCreated(is_new, str(error))
             return None
         partition = Partition(
-            topic.name, index, log, self._commits, self.logs, self._clock,
+            topic.name, index, log, self._commits, self.logs, self._clock, self._limit,
             topic_id=topic.topic_id, min_insync_replicas=settings.min_insync_replicas,
         )  # fmt: skip
         self._partitions.setdefault(topic.name, {})[index] = partition
@@ -324,35 +324,6 @@ class ReplicaManager:
 
     # --- waiting
 
-    def when_durable(self, partition: Partition, end_offset: int, done: Done) -> None:
-        """Call `done` when everything below `end_offset` is as durable here as the topic demands, or with the error.
-
-        That takes a sync, unless the topic has a flush policy that does not ask for one yet.
-        """
-        log = partition.log
-        if log.settings.sync_before_ack or log.flush_count_reached:
-            self._commits.when_durable(log, end_offset, done)
-        else:
-            done(None)
-
-    def when_committed(self, partition: Partition, end_offset: int, timeout_ms: float, done: Done) -> None:
-        """Call `done` when everything below `end_offset` is durable here and the high watermark is there.
-
-        NotLeaderError, NotEnoughReplicasAfterAppend, CommitTimedOut, or the error of the disk.
-        """
-        log = partition.log
-        if log.settings.sync_before_ack or not log.flush_count_reached:
-            self._wait(partition, end_offset, timeout_ms, done)
-            return
-
-        def synced(error: LogError | None) -> None:
-            if error is not None:
-                done(error)
-            else:
-                self._wait(partition, end_offset, timeout_ms, done)
-
-        self._commits.when_durable(log, end_offset, synced)
-
     def when_settled(self, partitions: Iterable[Partition], done: Callable[[], None]) -> None:
         """Call `done` when the current log ends of partitions without other replicas are durable, or cannot be.
 
@@ -377,13 +348,6 @@ class ReplicaManager:
 
         for partition in short:
             partition.when_committed(partition.log.log_end_offset, 0, one_done)
-
-    def _wait(self, partition: Partition, end_offset: int, timeout_ms: float, done: Done) -> None:
-        if partition.is_alone:
-            partition.when_committed(end_offset, 0, done)
-            return
-        partition.when_committed(end_offset, self._clock.monotonic_ms() + timeout_ms, done)
-        self._limit(partition)
 
     def when_deleted(self, partition: Partition, offset: int, timeout_ms: float, done: Done) -> None:
         """Call `done` when the logs of all live replicas start at `offset` or later, as this one's does.

@@ -17,8 +17,8 @@ from penstock.testing.simulation.campaign import (
     Tally,
     Trial,
     Verdict,
-    keep_results,
     read_results,
+    save_results,
     try_seed,
     with_table,
 )
@@ -40,7 +40,7 @@ def test_only_the_violation_that_a_mutation_names_counts(monkeypatch: pytest.Mon
     seed = next(seed for seed in range(_SEEDS_TO_LOOK_AT) if try_seed(seed, name).verdict is Verdict.CAUGHT)
     for other in (Expected(Violation, "…"), Expected(InvariantBroken, "the sky falls")):
         monkeypatch.setitem(MUTATIONS, name, MUTATIONS[name]._replace(expected=(other,)))
-        assert try_seed(seed, name).verdict is Verdict.OTHERWISE
+        assert try_seed(seed, name).verdict is Verdict.OTHER
 
 
 def _stumble(self: Any) -> None:
@@ -85,7 +85,7 @@ def test_a_mutation_that_one_seed_in_more_than_two_hundred_catches_is_too_rare()
 def test_figures_replace_older_ones_and_those_of_mutations_that_are_gone(tmp_path: Path) -> None:
     path = tmp_path / "figures.json"
     path.write_text(json.dumps({"gone": {}, "too-few-in-sync": {"seeds": 1, "caught": 0}, "join-too-early": {}}))
-    keep_results(path, [Tally("too-few-in-sync", [Trial(4, Verdict.CAUGHT, "Violation: this")])])
+    save_results(path, [Tally("too-few-in-sync", [Trial(4, Verdict.CAUGHT, "Violation: this")])])
     assert read_results(path) == {
         "too-few-in-sync": {"seeds": 1, "caught": 1, "first": [4], "violation": "Violation: this"},
         "join-too-early": {},

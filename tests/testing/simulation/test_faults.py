@@ -10,10 +10,10 @@ import pytest
 from penstock.runtime.randomness import SeededRandom
 from penstock.testing.simulation import faults as kinds
 from penstock.testing.simulation.faults import (
-    ALONE,
+    CLUSTER_WIDE,
     DISK_LOST,
     KINDS,
-    OF_ALL,
+    SINGLE_BROKER,
     Fault,
     InvalidSchedule,
     format_schedule,
@@ -27,7 +27,7 @@ CLIENTS = ["client-0", "client-1"]
 END_S = 12.0
 
 
-def drawn(seed: int, brokers: int = 3, *, may_forget: bool = True) -> list[Fault]:
+def drawn(seed: int, brokers: int = 3, *, may_lose_unsynced: bool = True) -> list[Fault]:
     return random_schedule(
         SeededRandom(f"{seed}/schedule"),
         BROKERS[:brokers],
@@ -36,7 +36,7 @@ def drawn(seed: int, brokers: int = 3, *, may_forget: bool = True) -> list[Fault
         end_s=END_S,
         mean_gap_s=1.2,
         spares=["broker-3"],
-        may_forget=may_forget,
+        may_lose_unsynced=may_lose_unsynced,
     )
 
 
@@ -48,13 +48,13 @@ def test_drawn_faults_come_in_order_are_over_in_time_and_lose_one_disk_at_most(b
         assert [fault.at_s for fault in faults] == sorted(fault.at_s for fault in faults)
         assert all(fault.at_s + fault.for_s <= END_S + 0.001 for fault in faults), seed
         assert sum(fault.kind in DISK_LOST for fault in faults) <= 1, seed
-        assert all(fault.host == "all" for fault in faults if fault.kind in OF_ALL), seed
+        assert all(fault.host == "all" for fault in faults if fault.kind in CLUSTER_WIDE), seed
 
 
 def test_every_kind_of_fault_is_drawn_and_most_schedules_have_some_of_them_only() -> None:
     schedules = [drawn(seed) for seed in range(300)]
     assert {fault.kind for faults in schedules for fault in faults} == set(KINDS)
-    assert {fault.kind for seed in range(300) for fault in drawn(seed, 1)} == set(ALONE)
+    assert {fault.kind for seed in range(300) for fault in drawn(seed, 1)} == set(SINGLE_BROKER)
     sizes = Counter(len(faults) for faults in schedules)
     assert min(sizes) < 6
     assert max(sizes) > 15
@@ -63,8 +63,8 @@ def test_every_kind_of_fault_is_drawn_and_most_schedules_have_some_of_them_only(
 def test_where_one_broker_may_forget_the_others_end_in_good_order() -> None:
     uncleanly_stopped = Counter[str]()
     for seed in range(300):
-        faults = drawn(seed, may_forget=False)
-        hosts = {fault.host for fault in faults if fault.kind in kinds._ENDS_BADLY and fault.host not in CLIENTS}
+        faults = drawn(seed, may_lose_unsynced=False)
+        hosts = {fault.host for fault in faults if fault.kind in kinds._UNCLEAN and fault.host not in CLIENTS}
         assert len(hosts) <= 1, seed
         uncleanly_stopped.update(hosts)
     assert set(uncleanly_stopped) == set(BROKERS)
@@ -75,12 +75,12 @@ def test_clients_are_killed_paused_and_cut_off_too() -> None:
     assert {"crash", "pause", "cut", "reset"} <= found
 
 
-@pytest.mark.parametrize("story", dict.fromkeys(kinds._STORIES_TOGETHER))
+@pytest.mark.parametrize("story", dict.fromkeys(kinds._SCENARIOS_CLUSTER))
 def test_stories_use_any_host_at_any_time(story: Callable[[object], None]) -> None:
     begins: list[float] = []
     first: set[str] = set()
     for seed in range(100):
-        drawing = kinds._Drawing(SeededRandom(seed), BROKERS, CLIENTS, 0.0, END_S, [], may_forget=True)
+        drawing = kinds._Drawing(SeededRandom(seed), BROKERS, CLIENTS, 0.0, END_S, [], may_lose_unsynced=True)
         story(drawing)
         assert drawing.faults
         begins.append(min(fault.at_s for fault in drawing.faults))

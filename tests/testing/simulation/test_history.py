@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from penstock.testing.simulation.history import History, Place, Sent, findings, unseen_records
+from penstock.client.cluster_metadata import TopicPartition
+from penstock.testing.simulation.history import History, Sent, findings, unseen_records
 
-PLACE = Place("quick", 0)
+PARTITION = TopicPartition("quick", 0)
 
 
-def stored(*numbers: int) -> tuple[History, dict[Place, list[tuple[int, bytes]]]]:
+def stored(*numbers: int) -> tuple[History, dict[TopicPartition, list[tuple[int, bytes]]]]:
     """One writer's records, in this order in the log."""
     history = History()
-    names = [Sent("writer", PLACE, number) for number in numbers]
+    names = [Sent("writer", PARTITION, number) for number in numbers]
     history.sent |= set(names)
-    return history, {PLACE: [(offset, name.value(4)) for offset, name in enumerate(names)]}
+    return history, {PARTITION: [(offset, name.value(4)) for offset, name in enumerate(names)]}
 
 
 def test_records_of_a_writer_in_another_order_are_found() -> None:
@@ -25,11 +26,11 @@ def test_records_of_a_writer_in_another_order_are_found() -> None:
 
 def test_what_was_acknowledged_before_a_loss_is_excused_and_counted_and_what_came_after_it_is_judged() -> None:
     history, log = stored(0)
-    first, second = Sent("writer", PLACE, 1), Sent("writer", PLACE, 2)
+    first, second = Sent("writer", PARTITION, 1), Sent("writer", PARTITION, 2)
     history.sent.add(first)
     history.acknowledge(first, 1)
     assert "quick-0: writer:quick:0:1 was acknowledged at 1 and is lost" in findings(history, log)
-    history.lost(PLACE, 2)
+    history.lost(PARTITION, 2)
     assert findings(history, log) == []
     history.sent.add(second)
     history.acknowledge(second, 1)
@@ -39,43 +40,43 @@ def test_what_was_acknowledged_before_a_loss_is_excused_and_counted_and_what_cam
 
 def test_records_read_before_a_loss_may_be_gone_and_later_ones_may_not() -> None:
     history, log = stored(0)
-    history.saw("reader", PLACE, 1, Sent("writer", PLACE, 1).value(0), expected=None)
-    history.lost(PLACE, 2)
+    history.record_read("reader", PARTITION, 1, Sent("writer", PARTITION, 1).value(0), expected=None)
+    history.lost(PARTITION, 2)
     assert findings(history, log) == []
-    history.saw("reader", PLACE, 1, Sent("writer", PLACE, 2).value(0), expected=7)
+    history.record_read("reader", PARTITION, 1, Sent("writer", PARTITION, 2).value(0), expected=7)
     assert findings(history, log) == ["quick-0: writer:quick:0:2 was read at 1, where now None is"]
 
 
 def test_a_reader_need_not_see_what_is_written_in_place_of_what_it_had_read_before_a_loss() -> None:
     history = History()
     for number in range(3):
-        history.saw("reader", PLACE, number, Sent("writer", PLACE, number).value(0), expected=number)
-    history.lost(PLACE, 3)
-    history.acknowledge(Sent("writer", PLACE, 8), 2)
+        history.record_read("reader", PARTITION, number, Sent("writer", PARTITION, number).value(0), expected=number)
+    history.lost(PARTITION, 3)
+    history.acknowledge(Sent("writer", PARTITION, 8), 2)
     assert not list(unseen_records(history))
-    history.acknowledge(Sent("writer", PLACE, 9), 3)
+    history.acknowledge(Sent("writer", PARTITION, 9), 3)
     assert [offset for _, offset, _, _ in unseen_records(history)] == [3]
 
 
 def test_an_answer_that_was_under_way_when_the_records_were_lost_is_excused() -> None:
     history, log = stored(0)
-    late, later = Sent("writer", PLACE, 5), Sent("writer", PLACE, 6)
+    late, later = Sent("writer", PARTITION, 5), Sent("writer", PARTITION, 6)
     history.sent |= {late, later}
-    history.lost(PLACE, 6)
+    history.lost(PARTITION, 6)
     history.acknowledge(late, 5)
-    history.saw("reader", PLACE, 5, late.value(0), expected=None)
+    history.record_read("reader", PARTITION, 5, late.value(0), expected=None)
     assert findings(history, log) == []
     assert (history.acknowledgements, history.excused_records) == (1, 1)
-    assert history.losses[PLACE].read_end == 6
+    assert history.losses[PARTITION].read_end == 6
     history.acknowledge(later, 6)  # more than was lost: it was stored since
     assert "quick-0: writer:quick:0:6 was acknowledged at 6 and is lost" in findings(history, log)
 
 
 def test_after_a_loss_the_order_of_what_was_under_way_is_excused_and_of_nothing_else() -> None:
     history, log = stored(3, 1, 6, 5, 5)
-    history.sent -= {Sent("writer", PLACE, number) for number in (5, 6)}
-    history.lost(PLACE, 5)
-    history.sent |= {Sent("writer", PLACE, number) for number in (5, 6)}
+    history.sent -= {Sent("writer", PARTITION, number) for number in (5, 6)}
+    history.lost(PARTITION, 5)
+    history.sent |= {Sent("writer", PARTITION, number) for number in (5, 6)}
     assert findings(history, log) == [
         "quick-0: at 3 is writer:quick:0:5, after number 6 of the same writer",
         "quick-0: writer:quick:0:5 is stored twice, at 3 and at 4",
@@ -84,14 +85,14 @@ def test_after_a_loss_the_order_of_what_was_under_way_is_excused_and_of_nothing_
 
 def test_a_reader_never_gets_less_than_was_committed_when_it_asked() -> None:
     history = History()
-    history.commit_acknowledged([(PLACE, 5)])
+    history.commit_acknowledged([(PARTITION, 5)])
     least = dict(history.committed)
-    history.commit_acknowledged([(PLACE, 9)])
-    history.committed_offsets_read(least, {PLACE: 5})
-    assert not history.odd
-    history.committed_offsets_read(history.committed, {PLACE: 5})
+    history.commit_acknowledged([(PARTITION, 9)])
+    history.committed_offsets_read(least, {PARTITION: 5})
+    assert not history.anomalies
+    history.committed_offsets_read(history.committed, {PARTITION: 5})
     history.committed_offsets_read(history.committed, {})
-    assert history.odd == [
+    assert history.anomalies == [
         "quick-0: the commit of 9 was acknowledged, but a reader gets 5",
         "quick-0: the commit of 9 was acknowledged, but a reader gets None",
     ]
@@ -99,41 +100,41 @@ def test_a_reader_never_gets_less_than_was_committed_when_it_asked() -> None:
 
 def test_a_commit_that_goes_back_does_not_lower_what_readers_must_get() -> None:
     history = History()
-    history.commit_acknowledged([(PLACE, 9)])
-    history.commit_acknowledged([(PLACE, 4)])
-    history.committed_offsets_read(history.committed, {PLACE: 4})
-    assert history.odd == ["quick-0: the commit of 9 was acknowledged, but a reader gets 4"]
+    history.commit_acknowledged([(PARTITION, 9)])
+    history.commit_acknowledged([(PARTITION, 4)])
+    history.committed_offsets_read(history.committed, {PARTITION: 4})
+    assert history.anomalies == ["quick-0: the commit of 9 was acknowledged, but a reader gets 4"]
 
 
 def test_a_commit_below_what_was_committed_when_it_was_sent_is_not_accepted() -> None:
     history = History()
     before = dict(history.committed)
-    history.commit_acknowledged([(PLACE, 9)])
-    history.commit_acknowledged([(PLACE, 4)], before)
-    assert not history.odd
-    history.commit_acknowledged([(PLACE, 4)], history.committed)
-    assert history.odd == ["quick-0: the commit of 4 was accepted, although 9 was committed before"]
+    history.commit_acknowledged([(PARTITION, 9)])
+    history.commit_acknowledged([(PARTITION, 4)], before)
+    assert not history.anomalies
+    history.commit_acknowledged([(PARTITION, 4)], history.committed)
+    assert history.anomalies == ["quick-0: the commit of 4 was accepted, although 9 was committed before"]
 
 
 def test_commits_of_a_place_with_a_loss_are_excused_and_counted() -> None:
     history = History()
-    other = Place("journal", 0)
-    history.commit_acknowledged([(PLACE, 5), (other, 5)])
-    history.lost(PLACE, 5)
-    history.commit_acknowledged([(PLACE, 2)])
-    history.committed_offsets_read({PLACE: 5, other: 5}, {PLACE: 2, other: 5})
-    assert not history.odd
+    other = TopicPartition("journal", 0)
+    history.commit_acknowledged([(PARTITION, 5), (other, 5)])
+    history.lost(PARTITION, 5)
+    history.commit_acknowledged([(PARTITION, 2)])
+    history.committed_offsets_read({PARTITION: 5, other: 5}, {PARTITION: 2, other: 5})
+    assert not history.anomalies
     assert (history.commits, history.excused_commits) == (3, 2)
 
 
 def test_a_member_begins_where_the_group_has_committed_and_leaves_nothing_out() -> None:
     history = History()
-    history.saw("one", PLACE, 0, Sent("writer", PLACE, 0).value(0), expected=None)
-    history.began("two", PLACE, 1, committed=1)
-    assert not history.odd
-    history.began("two", PLACE, 0, committed=1)
-    history.began("two", PLACE, 3, committed=1)
-    assert history.odd == [
+    history.record_read("one", PARTITION, 0, Sent("writer", PARTITION, 0).value(0), expected=None)
+    history.started_reading("two", PARTITION, 1, committed=1)
+    assert not history.anomalies
+    history.started_reading("two", PARTITION, 0, committed=1)
+    history.started_reading("two", PARTITION, 3, committed=1)
+    assert history.anomalies == [
         "two starts quick-0 at 0, but 1 was committed",
         "two starts quick-0 at 3, but the group has read up to 1",
     ]

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 from tests.log.log_stories import FOLDER, NOW_MS, TINY, batch_of, open_new
 
+from penstock.client.cluster_metadata import TopicPartition
 from penstock.cluster.tree import layout
 from penstock.cluster.tree.layout import NO_LEADER, PartitionState, encode_partition_state
 from penstock.cluster.tree.tree import Set
@@ -19,14 +20,13 @@ from penstock.log.truncation import truncate_to
 from penstock.records import scan
 from penstock.testing.simulated_disk import LOSE_UNSYNCED
 from penstock.testing.simulated_files import SimulatedFiles
-from penstock.testing.simulation.history import Place
 from penstock.testing.simulation.observer import DiskView, Observer
 from penstock.testing.simulation.partition_model import PartitionModel, ReplicaModel
 from penstock.testing.simulation.scheduler import Trace
 
 
 def _observer(files: SimulatedFiles, failures: list[str] | None = None) -> Observer:
-    node: Any = SimpleNamespace(files=files, name="broker-0", lives=1)
+    node: Any = SimpleNamespace(files=files, name="broker-0", incarnation=1)
 
     def fail(error: Exception) -> None:
         if failures is not None:
@@ -53,7 +53,7 @@ class Disk:
         self._view = DiskView(self.files, self.replica)
 
     def held(self) -> list[int]:
-        self._view.look(self.log)
+        self._view.update(self.log)
         return sorted(self.replica.held)
 
 
@@ -67,9 +67,9 @@ def test_a_log_that_is_deleted_during_its_first_flush_is_not_observed() -> None:
     files.rename("/data/t-0", "/data/t-0-delete")
     log.complete_flush(flush)
     observer.flushed(log)
-    assert not observer.ledgers
+    assert not observer.models
     observer.flushed(kept)
-    assert [key[:2] for key in observer.ledgers] == [("t", 1)]
+    assert [key[:2] for key in observer.models] == [("t", 1)]
 
 
 def test_nothing_is_held_against_a_log_that_is_deleted_while_a_flush_of_it_runs() -> None:
@@ -187,9 +187,9 @@ class Quick:
         ]
         tree = SimpleNamespace(state=SimpleNamespace(node=self._stored.get))
         self.observer = Observer(cast("Any", SimpleNamespace(nodes=self.nodes, tree=tree, trace=Trace())))
-        self.place = Place("quick", 0)
-        ledger = self.observer.newest[self.place] = PartitionModel("quick-0", syncs=False)
-        ledger.committed_end = 10
+        self.partition = TopicPartition("quick", 0)
+        model = self.observer.latest[self.partition] = PartitionModel("quick-0", syncs=False)
+        model.committed_end = 10
         self.change(isr, elr, leader=isr[0])
 
     def change(self, isr: Sequence[int], elr: Sequence[int] = (), leader: int = NO_LEADER, epoch: int = 0) -> None:
@@ -202,7 +202,7 @@ class Quick:
         self.observer.crashed(self.nodes[broker])
 
     def is_lost(self) -> bool:
-        return self.place in self.observer.history.losses
+        return self.partition in self.observer.history.losses
 
 
 def test_a_partition_is_lost_when_its_last_complete_replica_ends_uncleanly() -> None:
@@ -212,7 +212,7 @@ def test_a_partition_is_lost_when_its_last_complete_replica_ends_uncleanly() -> 
     assert not story.is_lost()
     story.end(1)
     assert story.is_lost()
-    assert story.observer.history.losses[story.place].end == 10
+    assert story.observer.history.losses[story.partition].end == 10
 
 
 def test_a_replica_that_rejoins_the_isr_is_complete_again() -> None:
@@ -246,22 +246,22 @@ def test_an_eligible_replica_is_known_to_be_complete() -> None:
 
 def test_a_partition_without_commits_may_need_an_unclean_election() -> None:
     story = Quick([0])
-    story.observer.newest[story.place].committed_end = 0
+    story.observer.latest[story.partition].committed_end = 0
     story.end(0)
     assert story.is_lost()
-    assert story.observer.history.losses[story.place].end == 0
+    assert story.observer.history.losses[story.partition].end == 0
 
 
 def test_a_leader_after_a_loss_is_known_to_have_what_it_commits() -> None:
     story = Quick([0])
     story.end(0)
-    ledger = story.observer.newest[story.place]
+    model = story.observer.latest[story.partition]
     story.change([0], leader=0, epoch=1)
-    ledger.committed_end = 5
+    model.committed_end = 5
     story.change([0], leader=0, epoch=1)
-    assert ledger.committed_end == 5
+    assert model.committed_end == 5
     story.end(0)
-    assert ledger.committed_end == 0
+    assert model.committed_end == 0
 
 
 def test_a_disk_that_is_harmed_holds_nothing_for_sure() -> None:

@@ -16,9 +16,9 @@ from penstock.client.cluster_metadata import TopicPartition
 from penstock.testing.simulation import __main__ as command
 from penstock.testing.simulation.__main__ import main
 from penstock.testing.simulation.cluster import SimulatedCluster
-from penstock.testing.simulation.history import History, Place, Sent, commit_findings, findings
+from penstock.testing.simulation.history import History, Sent, commit_findings, findings
 from penstock.testing.simulation.observer import LATE_REJECTION, Observer, observed
-from penstock.testing.simulation.run import SETTINGS, determined, simulate
+from penstock.testing.simulation.run import SETTINGS, deterministic, simulate
 from penstock.testing.simulation.scheduler import Scheduler, Trace
 from penstock.testing.simulation.workload import JOURNAL, new_consumer, new_producer
 from penstock.wire.protocol import ApiKey, ErrorCode
@@ -59,32 +59,32 @@ def test_many_seeds_are_run_by_processes_one_after_the_other(
 
 
 def test_the_checks_find_what_is_lost_doubled_swapped_invented_unseen_skipped_and_taken_back() -> None:
-    place = Place("t", 0)
+    partition = TopicPartition("t", 0)
     history = History()
-    first, second = Sent("w", place, 0), Sent("w", place, 1)
+    first, second = Sent("w", partition, 0), Sent("w", partition, 1)
     for number, what in enumerate((first, second)):
         history.sent.add(what)
         history.acknowledge(what, number)
-        history.saw("r", place, number, what.value(0), expected=number)
+        history.record_read("r", partition, number, what.value(0), expected=number)
     sound = [(0, first.value(3)), (1, second.value(0))]
-    assert findings(history, {place: sound}) == []
-    assert "is lost" in findings(history, {place: sound[:1]})[0]
-    assert "where now" in findings(history, {place: [(0, second.value(0)), (1, first.value(0))]})[0]
-    assert "stored twice" in findings(history, {place: [*sound, (2, first.value(3))]})[0]
-    assert "was never sent" in findings(history, {place: [*sound, (2, b"noise")]})[0]
-    assert "was expected" in findings(history, {place: [*sound, (3, second.value(0))]})[0]
-    assert commit_findings(history, {place: sound}, {place: 2}) == []
+    assert findings(history, {partition: sound}) == []
+    assert "is lost" in findings(history, {partition: sound[:1]})[0]
+    assert "where now" in findings(history, {partition: [(0, second.value(0)), (1, first.value(0))]})[0]
+    assert "stored twice" in findings(history, {partition: [*sound, (2, first.value(3))]})[0]
+    assert "was never sent" in findings(history, {partition: [*sound, (2, b"noise")]})[0]
+    assert "was expected" in findings(history, {partition: [*sound, (3, second.value(0))]})[0]
+    assert commit_findings(history, {partition: sound}, {partition: 2}) == []
     assert "t-0: 1 is committed, but everything from 2 to 2 was read" in commit_findings(
-        history, {place: sound}, {place: 1}
+        history, {partition: sound}, {partition: 1}
     )
-    assert "t-0: None is committed" in commit_findings(history, {place: sound}, {})[0]
-    del history.read[place][1]
-    assert "by who follows" in findings(history, {place: sound})[0]
-    history.saw("r", place, 5, second.value(0), expected=2)
-    history.saw("r", place, 0, second.value(0), expected=None)
-    history.assigned("a", 3, place)
-    history.assigned("b", 3, place)
-    told = "; ".join(findings(history, {place: sound}))
+    assert "t-0: None is committed" in commit_findings(history, {partition: sound}, {})[0]
+    del history.read[partition][1]
+    assert "by who follows" in findings(history, {partition: sound})[0]
+    history.record_read("r", partition, 5, second.value(0), expected=2)
+    history.record_read("r", partition, 0, second.value(0), expected=None)
+    history.assigned("a", 3, partition)
+    history.assigned("b", 3, partition)
+    told = "; ".join(findings(history, {partition: sound}))
     assert "skipped from 2 to 5" in told
     assert "read again as other ones" in told
     assert "was read at 5, where now None is" in told
@@ -143,7 +143,7 @@ class Late:
 
     async def _follow(self) -> None:
         consumer = new_consumer(self.cluster.bootstrap, "reader", [JOURNAL], group_id="g")
-        place = TopicPartition(JOURNAL, 0)
+        partition = TopicPartition(JOURNAL, 0)
 
         @consumer.on_assign
         def assigned(partitions: object) -> None:
@@ -162,7 +162,7 @@ class Late:
             elif self.generations[1:] and until_s is None:
                 self._is_answered = True
                 until_s = self.cluster.scheduler.now_s + 5
-        self.committed = (await consumer.committed(place))[place].offset
+        self.committed = (await consumer.committed(partition))[partition].offset
         await consumer.close()
 
 
@@ -176,7 +176,7 @@ def test_a_commit_rejected_after_the_member_has_joined_again_does_not_cost_its_p
         late = story.cluster.trace.counts[LATE_REJECTION]
         return late, story.generations, story.lost, set(story.read), story.committed
 
-    with determined(Trace()):
+    with deterministic(Trace()):
         late, generations, lost, read, committed = told()
     # One that was under way, and those that waited for their turn behind it.
     assert late >= 1

@@ -19,9 +19,9 @@ from penstock.cluster.tree.layout import NO_LEADER, decode_partition_state
 from penstock.testing.simulation import workload
 from penstock.testing.simulation.cluster import SimulatedCluster, SimulatedHost, SimulatedNode
 from penstock.testing.simulation.fault_injector import UNSEEN_HEADER
-from penstock.testing.simulation.faults import DISK_LOST, KINDS, OF_ALL, WITH_PEER, parse_schedule
-from penstock.testing.simulation.history import History, Place, Sent
-from penstock.testing.simulation.run import REPLICATED, Durability, Plan, Report, determined, simulate
+from penstock.testing.simulation.faults import CLUSTER_WIDE, DISK_LOST, KINDS, WITH_PEER, parse_schedule
+from penstock.testing.simulation.history import History, Sent
+from penstock.testing.simulation.run import REPLICATED, Durability, Plan, Report, deterministic, simulate
 from penstock.testing.simulation.scheduler import Scheduler, Trace
 from penstock.testing.simulation.workload import JOURNAL, Operator, new_consumer, new_producer, started
 
@@ -131,10 +131,10 @@ class Yesterday:
     async def _look_at_the_end(self) -> None:
         """Once before the leader is paused, and then, when another one has acknowledged more, until all is seen."""
         consumer = await started(lambda: new_consumer(self.cluster.bootstrap, "reader"))
-        place = TopicPartition(JOURNAL, 0)
-        await consumer.assign([place])
+        partition = TopicPartition(JOURNAL, 0)
+        await consumer.assign([partition])
         while self.ends[-1:] != [6]:
-            self.ends.append((await consumer.end_offsets([place]))[place])
+            self.ends.append((await consumer.end_offsets([partition]))[partition])
             while not self.is_asked:
                 await asyncio.sleep(0.01)
         while len(self.read) < 6:
@@ -148,7 +148,7 @@ def test_a_leader_that_was_paused_shows_a_reader_an_older_end_until_it_hears_tha
         story.run()
         return story.ends, story.read
 
-    with determined(Trace()):
+    with deterministic(Trace()):
         ends, read = told()
     # Three were there when it looked first; six were acknowledged when it asked again, and it was told of three.
     assert ends[:2] == [3, 3]
@@ -160,20 +160,22 @@ def test_a_leader_that_was_paused_shows_a_reader_an_older_end_until_it_hears_tha
 def test_a_reader_looks_again_before_it_reports_a_missing_record(
     old_views: int, complaints: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage, place = Stage(), Place(workload.BRIEF, 0)
+    stage, partition = Stage(), TopicPartition(workload.BRIEF, 0)
     views = iter([list[tuple[int, bytes]]()] * old_views)
-    what = Sent("life-0", place, 0)
+    what = Sent("life-0", partition, 0)
 
-    async def read_everything(bootstrap: str, name: str, places: object) -> dict[Place, list[tuple[int, bytes]]]:
-        return {place: next(views, [(0, what.value(4))])}
+    async def read_everything(
+        bootstrap: str, name: str, partitions: object
+    ) -> dict[TopicPartition, list[tuple[int, bytes]]]:
+        return {partition: next(views, [(0, what.value(4))])}
 
     monkeypatch.setattr(workload, "read_everything", read_everything)
     subject = Operator(stage.left, "10.0.0.9:9092", History(), {}, list, replicas=3)
-    looking = stage.right.spawn(subject._odd({(place, 0): what}))
+    looking = stage.right.spawn(subject._differences({(partition, 0): what}))
     stage.pass_time(60)
     assert len(looking.result()) == complaints
-    assert (stage.scheduler.trace.counts[workload.LOOKED_AGAIN] > 2) is (complaints > 0)
-    assert stage.scheduler.trace.counts[workload.LOOKED_AGAIN] >= 2
+    assert (stage.scheduler.trace.counts[workload.REREAD] > 2) is (complaints > 0)
+    assert stage.scheduler.trace.counts[workload.REREAD] >= 2
 
 
 def test_a_damaged_header_that_no_start_reads_is_not_a_violation() -> None:
@@ -194,7 +196,7 @@ def test_a_seed_of_a_cluster_is_the_same_run_every_time() -> None:
 def test_every_kind_of_fault_by_itself_is_survived_by_a_cluster() -> None:
     parts = []
     for number, kind in enumerate(KINDS):
-        host = "all" if kind in OF_ALL else "broker-3" if kind == "add" else f"broker-{number % 3}"
+        host = "all" if kind in CLUSTER_WIDE else "broker-3" if kind == "add" else f"broker-{number % 3}"
         host = "broker-2" if kind in DISK_LOST else host  # what is acknowledged is on two disks: only one may be lost
         peer = f" > broker-{(number + 1) % 3}" if kind in WITH_PEER else ""
         parts.append(f"{2 + 2 * number} {kind} {host}{peer} for 0.5 x 20")

@@ -7,7 +7,7 @@ from typing import Any
 from penstock.client.consumer.async_consumer import AsyncConsumer
 from penstock.testing.simulated_disk import LOSE_UNSYNCED
 from penstock.testing.simulation.cluster import SimulatedCluster
-from penstock.testing.simulation.run import SETTINGS, determined
+from penstock.testing.simulation.run import SETTINGS, deterministic
 from penstock.testing.simulation.scheduler import Scheduler, Trace
 from penstock.testing.simulation.workload import JOURNAL, new_producer
 from penstock.wire.protocol import ApiKey
@@ -65,7 +65,7 @@ def waited_s() -> float:
 
 
 def test_a_member_waits_for_its_share_no_longer_than_for_any_answer() -> None:
-    with determined(Trace()):
+    with deterministic(Trace()):
         waited = waited_s()
     # For the answer, for the end of its former session, and to find its way back.
     assert waited < 2 * (_REQUEST_TIMEOUT_MS + _SESSION_TIMEOUT_MS) / 1000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.client.producer.async_producer import AsyncProducer
 from penstock.testing.simulation.cluster import SimulatedCluster
-from penstock.testing.simulation.run import SETTINGS, determined
+from penstock.testing.simulation.run import SETTINGS, deterministic
 from penstock.testing.simulation.scheduler import Scheduler, Trace
 from penstock.testing.simulation.workload import JOURNAL
 
@@ -34,6 +34,6 @@ def stored_offset() -> int:
 
 
 def test_a_producer_waits_for_its_topic_up_to_its_limit() -> None:
-    with determined(Trace()):
+    with deterministic(Trace()):
         offset = stored_offset()
     assert offset == 0

@@ -49,7 +49,7 @@ def test_what_is_much_to_look_at_is_looked_at_now_and_then_and_once_more_at_the_
         looked_s.append(stage.scheduler.now_s)
         return stage.scheduler.now_s >= 9.95
 
-    assert stage.scheduler.run_until(look, limit_s=10, look_every_s=2)
+    assert stage.scheduler.run_until(look, limit_s=10, check_every_s=2)
     assert looked_s[0] == 0
     assert all(after - before >= 2 for before, after in pairwise(looked_s[:-1]))
     assert looked_s[-1] == 10
@@ -60,7 +60,7 @@ def test_the_trace_of_one_run_has_one_hash_however_often_it_is_asked_for() -> No
     for trace in (first, again):
         trace.note("10.0.0.1", "from 10.0.0.2:9092:", 75, "bytes")
     other.note("10.0.0.1", "from 10.0.0.2:9092:", 76, "bytes")
-    first.tell("10.0.0.1", "for readers only")
+    first.log("10.0.0.1", "for readers only")
     assert first.hash == first.hash == again.hash != other.hash
     assert first.last_lines(2)[0].split() == ["0.000000", "10.0.0.1", "from", "10.0.0.2:9092:", "75", "bytes"]
 

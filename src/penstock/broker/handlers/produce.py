@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Final
 
 from penstock.broker.errors import (
     EXPECTED,
@@ -31,7 +30,7 @@ from penstock.log.validation import Budget, LongValidation, Validated, validate
 from penstock.records import Buffer, Codec, TooLarge, UnsupportedCodec
 from penstock.records.legacy import upconvert
 from penstock.replication.errors import NotLeaderError
-from penstock.replication.partition import Partition
+from penstock.replication.partition import ACKS_ALL, Partition
 from penstock.runtime.threads import Outcome, WorkersError
 from penstock.wire.protocol import ErrorCode
 from penstock.wire.schemas.produce import (
@@ -45,7 +44,6 @@ from penstock.wire.schemas.produce import (
     TopicProduceResponse,
 )
 
-ALL: Final = -1
 _MAGIC_POSITION = 16
 _ATTRIBUTES_POSITION = 22
 _FIRST_VERSION_WITH_LEADERS = 10
@@ -57,7 +55,7 @@ _LOOP_CONVERTED_BYTES = 16 * 1024
 def handle(services: Services, request: Request, answer: Answer) -> None:
     message: ProduceRequest = request.message
     produce = _Produce(services, request, answer)
-    if message.acks not in (0, 1, ALL):
+    if message.acks not in (0, 1, ACKS_ALL):
         produce.reject_all(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={message.acks} is not 0, 1 or -1 (all)")
     produce.run()
 
@@ -86,7 +84,7 @@ class _Produce:
         self._parts = _parts(request.message, self._response)
         self._has_errors = False
         self._is_deferred = False  # whether the connection's next requests wait for this one
-        self._left = 1  # the request itself, until all partitions are appended
+        self._left = 1  # partitions that are not committed yet, and the request itself until all are appended
 
     def run(self) -> None:
         """Append partitions, until one must be validated on another thread; then this is called again."""
@@ -113,20 +111,22 @@ class _Produce:
         if _is_transactional(prepared):
             self.reject(outcome, ErrorCode.INVALID_TXN_STATE, "transactions are not supported by this broker")
             return
-        acks = message.acks
-        appended = partition.append(prepared, self._request.now_ms, is_waited_for=acks == ALL)
+        self._left += 1
+        try:
+            appended = partition.append(
+                prepared, self._request.now_ms, message.acks, _Part(self, outcome), timeout_ms=message.timeout_ms
+            )
+        except EXPECTED:
+            self._left -= 1
+            raise
         if not appended.is_duplicate:
             metrics = services.metrics.topic(topic)
             metrics.bytes_in.add(prepared.found.end)
             metrics.messages_in.add(appended.last_offset - appended.base_offset + 1)
-        outcome.base_offset = appended.base_offset
-        outcome.log_append_time_ms = appended.append_time_ms
-        outcome.log_start_offset = partition.log.log_start_offset
-        end = appended.last_offset + 1
-        if acks == ALL:
-            services.replicas.when_committed(partition, end, message.timeout_ms, self.one_more(outcome))
-        elif partition.log.flush_count_reached:
-            services.replicas.when_durable(partition, end, self.one_more(outcome))
+        if not outcome.error_code:  # the disk may have failed already
+            outcome.base_offset = appended.base_offset
+            outcome.log_append_time_ms = appended.append_time_ms
+            outcome.log_start_offset = partition.log.log_start_offset
 
     # --- long validation
 
@@ -185,11 +185,6 @@ class _Produce:
                     return
 
     # --- the response
-
-    def one_more(self, outcome: PartitionProduceResponse) -> _Part:
-        """Wait for one more partition: the callback for when it is committed or failed."""
-        self._left += 1
-        return _Part(self, outcome)
 
     def reject_all(self, code: ErrorCode, reason: str) -> None:
         for _, _, outcome in self._parts:

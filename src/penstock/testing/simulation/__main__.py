@@ -1,9 +1,9 @@
 """Run simulated clusters under faults, one run per seed.
 
 A failing seed is printed with its fault schedule, the last lines of its trace, and the command that runs it again.
-Runs do not depend on each other, so they are spread over processes; PYTHONHASHSEED is fixed, since a run must not
-depend on the order of sets. One broker has a metadata tree of its own; several share one, and a spare broker may join
-them.
+Runs are independent of each other and spread over processes. PYTHONHASHSEED is fixed, because a run must not depend on
+the order of sets. A single broker has its own metadata tree; brokers in a cluster share one, and a spare broker may
+join them.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from penstock.testing.simulation.campaign import Campaign, Tally, Verdict, keep_results, with_table
+from penstock.testing.simulation.campaign import Campaign, Tally, Verdict, save_results, with_table
 from penstock.testing.simulation.faults import InvalidSchedule, parse_schedule
 from penstock.testing.simulation.mutations import MUTATIONS, UnknownMutation, mutated
 from penstock.testing.simulation.run import Plan, Report, simulate
 
 _MANY: Final = 200
-_SOON_S: Final = 2.0
-_RARELY_S: Final = 10.0
+_SHORT_INTERVAL_S: Final = 2.0
+_LONG_INTERVAL_S: Final = 10.0
 
 
 class Progress:
@@ -37,17 +37,17 @@ class Progress:
 
     def __init__(self, total: int, now_s: float) -> None:
         self._total = total
-        self._began_s = self._told_s = now_s
-        self._every_s = _RARELY_S if total > _MANY else _SOON_S
+        self._began_s = self._printed_s = now_s
+        self._every_s = _LONG_INTERVAL_S if total > _MANY else _SHORT_INTERVAL_S
 
     def took_s(self, now_s: float) -> float:
         return now_s - self._began_s
 
     def line(self, done: int, failed: int, now_s: float, wall_s: float) -> str | None:
-        """A line to print now, or None. `wall_s` is the time of day, for the estimated end."""
-        if done < 1 or now_s - self._told_s < self._every_s:
+        """A line to print now, or None. `wall_s` is the wall-clock time, for the estimated end."""
+        if done < 1 or now_s - self._printed_s < self._every_s:
             return None
-        self._told_s = now_s
+        self._printed_s = now_s
         seeds_per_s = done / max(self.took_s(now_s), 1e-9)
         left_s = (self._total - done) / seeds_per_s
         end = time.strftime("%H:%M:%S", time.localtime(wall_s + left_s))
@@ -71,9 +71,9 @@ _FAILURES_SHOWN: Final = 5
 _RECORDS: Final = "acknowledged records"
 _COMMITS: Final = "committed offsets"
 _STOPPED: Final = 128 + signal.SIGINT
-# Then other processes go on. What a run leaves behind when it ends in the middle of something (a record that is waited
-# for is outside of what the collector can see) would add up.
-_SEEDS_A_LIFE: Final = 500
+# New processes take over after this many seeds. A run that ends early leaves objects behind that the garbage collector
+# cannot see, such as records that are waited for, and they would add up.
+_SEEDS_PER_PROCESS: Final = 500
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     brokers = options.brokers or (_BROKERS if mutation is None else mutation.brokers)
     plan = Plan(brokers=brokers, schedule=schedule)
     seeds = range(options.first, options.first + options.seeds) if options.seed is None else [options.seed]
-    return _Summary(options, plan).tell(_run_all(seeds, plan, options), len(seeds))
+    return _Summary(options, plan).run(_run_all(seeds, plan, options), len(seeds))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -131,17 +131,19 @@ def _measure_mutations(options: argparse.Namespace) -> int:
     status = 0
     try:
         for tally in Campaign(seeds, jobs=options.jobs, until_caught=options.until_caught).run(names):
-            _say(str(tally))
+            _print(str(tally))
             tallies.append(tally)
     except KeyboardInterrupt:
-        _say(f"stopped; {len(names) - len(tallies)} mutations not measured")
+        _print(f"stopped; {len(names) - len(tallies)} mutations not measured")
         status = _STOPPED
     if options.results is not None:
-        results = keep_results(options.results, tallies)
+        results = save_results(options.results, tallies)
         if options.table is not None:
             options.table.write_text(with_table(options.table.read_text(), results))
     failed = [tally.name for tally in tallies if tally.is_rare or tally.of(Verdict.BROKEN)]
-    _say(f"{len(tallies) - len(failed)} of {len(tallies)} mutations caught; not caught: {', '.join(failed) or 'none'}")
+    _print(
+        f"{len(tallies) - len(failed)} of {len(tallies)} mutations caught; not caught: {', '.join(failed) or 'none'}"
+    )
     return status or (1 if failed else 0)
 
 
@@ -164,13 +166,13 @@ def _run_all(seeds: Sequence[int], plan: Plan, options: argparse.Namespace) -> I
     if options.jobs == 1 or len(seeds) == 1:
         yield from map(run, seeds)
         return
-    for start in range(0, len(seeds), _SEEDS_A_LIFE):
-        some = seeds[start : start + _SEEDS_A_LIFE]
+    for start in range(0, len(seeds), _SEEDS_PER_PROCESS):
+        batch = seeds[start : start + _SEEDS_PER_PROCESS]
         pool = ProcessPoolExecutor(
-            min(options.jobs, len(some)), initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)
+            min(options.jobs, len(batch)), initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)
         )
         try:
-            yield from pool.map(run, some)
+            yield from pool.map(run, batch)
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -192,7 +194,7 @@ def run_one(seed: int, *, plan: Plan, lines: int, mutation: str | None) -> Repor
 
 
 class _Summary:
-    """The output."""
+    """Collects the reports of all runs and prints the result."""
 
     def __init__(self, options: argparse.Namespace, plan: Plan) -> None:
         self._mutation: str | None = options.mutation
@@ -201,11 +203,11 @@ class _Summary:
         self._faults: Counter[str] = Counter()
         self._changes: Counter[str] = Counter()
         self._virtual_s = 0.0
-        self._judged: Counter[str] = Counter()
+        self._checked: Counter[str] = Counter()
         self._excused: Counter[str] = Counter()
         self._runs = 0
 
-    def tell(self, reports: Iterable[Report], total: int) -> int:
+    def run(self, reports: Iterable[Report], total: int) -> int:
         progress = Progress(total, time.monotonic())
         was_stopped = False
         try:
@@ -213,22 +215,22 @@ class _Summary:
                 self._take(report)
                 line = progress.line(self._runs, len(self._failures), time.monotonic(), time.time())
                 if line is not None:
-                    _say(line)
+                    _print(line)
         except KeyboardInterrupt:
             was_stopped = True
-            _say(f"stopped; {total - self._runs} seeds not run")
+            _print(f"stopped; {total - self._runs} seeds not run")
         took_s = max(progress.took_s(time.monotonic()), 1e-9)
-        _say(
+        _print(
             f"{self._runs} seeds, {len(self._failures)} failed: {self._virtual_s / 3600:.2f} simulated hours in "
             f"{took_s:.1f} s ({self._virtual_s / took_s:.0f} times as fast)"
         )
-        _say(f"judged: {_listed(self._judged)}")
-        _say(f"excused: {', '.join(self._part_excused(kind) for kind in (_RECORDS, _COMMITS))}")
-        _say(f"faults, {self._faults.total()}: {_listed(self._faults)}")
+        _print(f"judged: {_listed(self._checked)}")
+        _print(f"excused: {', '.join(self._part_excused(kind) for kind in (_RECORDS, _COMMITS))}")
+        _print(f"faults, {self._faults.total()}: {_listed(self._faults)}")
         if self._changes:
-            _say(f"changes: {_listed(self._changes)}")
+            _print(f"changes: {_listed(self._changes)}")
         if self._mutation is not None:
-            _say(f"{self._mutation}: {'caught' if self._failures else 'NOT caught'}")
+            _print(f"{self._mutation}: {'caught' if self._failures else 'NOT caught'}")
             return 0 if self._failures else 1
         if was_stopped:
             return _STOPPED
@@ -239,7 +241,7 @@ class _Summary:
         self._faults += report.faults
         self._virtual_s += report.virtual_s
         self._changes += report.changes
-        self._judged += Counter(
+        self._checked += Counter(
             {
                 _RECORDS: report.acknowledged - report.excused,
                 _COMMITS: report.commits - report.excused_commits,
@@ -255,24 +257,24 @@ class _Summary:
 
     def _part_excused(self, kind: str) -> str:
         excused = self._excused[kind]
-        return f"{excused} {kind} ({100 * excused / max(1, excused + self._judged[kind]):.1f} %)"
+        return f"{excused} {kind} ({100 * excused / max(1, excused + self._checked[kind]):.1f} %)"
 
     def _print_failure(self, report: Report) -> None:
-        again = f"--mutation {self._mutation} " if self._mutation else ""
-        again += f"--brokers {self._plan.brokers} "
+        options = f"--mutation {self._mutation} " if self._mutation else ""
+        options += f"--brokers {self._plan.brokers} "
         if self._plan.schedule is not None:
-            again += f"--schedule '{report.schedule}' "
-        _say("\n".join(report.last_lines))
-        _say(f"seed {report.seed} FAILED: {report.problem}")
-        _say(f"  trace {report.trace_hash}; faults: {report.schedule or 'none'}")
-        _say(f"  repeat: python -m penstock.testing.simulation {again}--seed {report.seed}")
+            options += f"--schedule '{report.schedule}' "
+        _print("\n".join(report.last_lines))
+        _print(f"seed {report.seed} FAILED: {report.problem}")
+        _print(f"  trace {report.trace_hash}; faults: {report.schedule or 'none'}")
+        _print(f"  repeat: python -m penstock.testing.simulation {options}--seed {report.seed}")
 
 
 def _listed(counts: Counter[str]) -> str:
     return ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "none"
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
@@ -283,5 +285,5 @@ def _usage_error(text: str) -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started this may ignore it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the parent process may have set it to be ignored
     sys.exit(main())

@@ -1,9 +1,9 @@
 """Counts how many seeds catch each mutation.
 
-A seed catches a mutation if the run ends with a violation that the mutation names, and passes without the mutation.
-Other violations are counted apart. A run in which the mutated code itself fails (a TypeError, logged or raised) shows
-nothing: the mutation is broken. The results are kept in a file, from which the table in the documentation is made and
-tests take seeds that are known to catch.
+A seed catches a mutation if its run ends with a violation that the mutation names, and passes without the mutation.
+Other violations are counted separately. A run in which the mutated code itself fails (a TypeError, logged or raised)
+shows nothing: the mutation is broken. The results are kept in a file. The table in the documentation is generated from
+it, and tests run seeds that are known to catch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from penstock.testing.simulation.run import Plan, Violation, simulate
 
 RAREST: Final = 200
 """A mutation that fewer than one of this many seeds catch counts as too rare."""
-_SEEDS_KEPT: Final = 3
+_SEEDS_LISTED: Final = 3
 _VIOLATIONS: Final = tuple(f"{error.__name__}: " for error in (InvariantBroken, Violation, Unhealed, CannotStart))
 _CODE_ERRORS: Final = (TypeError, AttributeError, NameError, ImportError, NotImplementedError, AssertionError)
 _TABLE_BEGINS: Final = "<!-- mutations: written by `python -m penstock.testing.simulation --mutations` -->"
@@ -37,7 +37,7 @@ _TABLE_ENDS: Final = "<!-- end of mutations -->"
 class Verdict(Enum):
     PASSED = "passed"
     CAUGHT = "caught"
-    OTHERWISE = "failed otherwise"
+    OTHER = "failed otherwise"
     BROKEN = "broken"
     UNSOUND = "fails without it too"
 
@@ -51,18 +51,18 @@ class Trial(NamedTuple):
 
 
 def try_seed(seed: int, name: str) -> Trial:
-    """Run a seed without a safeguard. `is_sound` tells whether it passes with it."""
+    """Run a seed without the safeguard. `is_sound` checks whether it passes with it."""
     mutation = MUTATIONS[name]
-    with mutated(name), _logged_code_errors() as stumbles:
+    with mutated(name), _logged_code_errors() as code_errors:
         problem = simulate(seed, Plan(brokers=mutation.brokers), lines=1).problem
-    if stumbles:
-        return Trial(seed, Verdict.BROKEN, stumbles[0])
+    if code_errors:
+        return Trial(seed, Verdict.BROKEN, code_errors[0])
     if not problem:
         return Trial(seed, Verdict.PASSED)
     if mutation.is_caught_by(problem):
         return Trial(seed, Verdict.CAUGHT, problem)
     is_violation = problem.startswith(_VIOLATIONS)
-    return Trial(seed, Verdict.OTHERWISE if is_violation else Verdict.BROKEN, problem)
+    return Trial(seed, Verdict.OTHER if is_violation else Verdict.BROKEN, problem)
 
 
 def is_sound(seed: int, brokers: int) -> bool:
@@ -106,14 +106,14 @@ class Tally:
 
     def __str__(self) -> str:
         caught, runs = self.of(Verdict.CAUGHT), len(self.trials)
-        told = f"{self.name}: caught by {len(caught)} of {runs} seeds ({len(caught) / max(runs, 1):.1%})"
+        text = f"{self.name}: caught by {len(caught)} of {runs} seeds ({len(caught) / max(runs, 1):.1%})"
         if caught:
-            told += f", first {caught[0].seed}: {caught[0].problem[:160]}"
-        for verdict in (Verdict.OTHERWISE, Verdict.UNSOUND, Verdict.BROKEN):
+            text += f", first {caught[0].seed}: {caught[0].problem[:160]}"
+        for verdict in (Verdict.OTHER, Verdict.UNSOUND, Verdict.BROKEN):
             others = self.of(verdict)
             if others:
-                told += f"\n  {verdict.value}: {len(others)}, first {others[0].seed}: {others[0].problem[:300]}"
-        return told + ("\n  TOO RARE" if self.is_rare else "")
+                text += f"\n  {verdict.value}: {len(others)}, first {others[0].seed}: {others[0].problem[:300]}"
+        return text + ("\n  TOO RARE" if self.is_rare else "")
 
 
 class Campaign:
@@ -129,7 +129,7 @@ class Campaign:
         for name in names:
             if name not in MUTATIONS:
                 raise UnknownMutation(name)
-            # Other processes for each: runs that end in the middle of something leave much behind.
+            # New processes for each mutation: runs that end early leave objects behind that are never freed.
             pool = ProcessPoolExecutor(self._jobs, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN))
             try:
                 yield self._tally(name, pool)
@@ -138,17 +138,17 @@ class Campaign:
 
     def _tally(self, name: str, pool: ProcessPoolExecutor) -> Tally:
         tally = Tally(name)
-        at_once = len(self._seeds) if self._until_caught is None else 2 * self._jobs
-        for start in range(0, len(self._seeds), at_once):
-            some = self._seeds[start : start + at_once]
-            trials = list(pool.map(try_seed, some, [name] * len(some)))
+        batch_size = len(self._seeds) if self._until_caught is None else 2 * self._jobs
+        for start in range(0, len(self._seeds), batch_size):
+            batch = self._seeds[start : start + batch_size]
+            trials = list(pool.map(try_seed, batch, [name] * len(batch)))
             tally.trials += self._confirmed(trials, MUTATIONS[name].brokers, pool)
             if self._until_caught is not None and len(tally.of(Verdict.CAUGHT)) >= self._until_caught:
                 break
         return tally
 
     def _confirmed(self, trials: list[Trial], brokers: int, pool: ProcessPoolExecutor) -> list[Trial]:
-        """Whether a seed passes without the mutation."""
+        """Mark trials as unsound whose seeds fail without the mutation too."""
         unknown = [
             trial.seed
             for trial in trials
@@ -164,16 +164,16 @@ class Campaign:
         ]
 
 
-# --- figures that are kept
+# --- results and their table
 
 
-def noted(tally: Tally) -> dict[str, Any]:
+def as_result(tally: Tally) -> dict[str, Any]:
     """A tally for the results file."""
     caught = tally.of(Verdict.CAUGHT)
     return {
         "seeds": len(tally.trials),
         "caught": len(caught),
-        "first": [trial.seed for trial in caught[:_SEEDS_KEPT]],
+        "first": [trial.seed for trial in caught[:_SEEDS_LISTED]],
         "violation": caught[0].problem if caught else "",
     }
 
@@ -183,9 +183,9 @@ def read_results(path: Path) -> dict[str, Any]:
     return dict(json.loads(path.read_text())) if path.exists() else {}
 
 
-def keep_results(path: Path, tallies: Iterable[Tally]) -> dict[str, Any]:
-    """Replace the results of these mutations."""
-    results = {**read_results(path), **{tally.name: noted(tally) for tally in tallies}}
+def save_results(path: Path, tallies: Iterable[Tally]) -> dict[str, Any]:
+    """Replace the results of these mutations in the file. Returns all results."""
+    results = {**read_results(path), **{tally.name: as_result(tally) for tally in tallies}}
     known = {name: results[name] for name in MUTATIONS if name in results}
     path.write_text(json.dumps(known, indent=2) + "\n")
     return known
@@ -206,11 +206,11 @@ def table(results: Mapping[str, Any]) -> str:
 
 
 def with_table(document: str, results: Mapping[str, Any]) -> str:
-    """The document with the table between its two marks. Raises ValueError without marks."""
+    """The document with the table between its two markers. Raises ValueError without markers."""
     before, begins, rest = document.partition(_TABLE_BEGINS)
     _, ends, after = rest.partition(_TABLE_ENDS)
     if not begins or not ends:
         raise ValueError(
-            f"the document has no table of mutations; mark its place with {_TABLE_BEGINS} and {_TABLE_ENDS}"
+            f"the document has no table of mutations; mark its position with {_TABLE_BEGINS} and {_TABLE_ENDS}"
         )
     return f"{before}{begins}\n{table(results)}\n{ends}{after}"

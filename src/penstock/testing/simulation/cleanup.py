@@ -1,13 +1,14 @@
-"""Topics that lose old records during a run, by compaction, retention and DeleteRecords, and the checks on them.
+"""Topics whose old records are removed during a run, and the checks on them.
 
-`table` is compacted; `window` has retention by size, in some runs by time, and DeleteRecords. One process writes to
-both, and to nothing else. Segments are small, so that something happens within seconds.
+`table` is compacted. `window` has retention by size, in some runs also by time, and DeleteRecords. One process writes
+to both, and to nothing else. Segments are small, so that cleanup happens within seconds.
 
-Of `table` the newest record of every key, tombstones included, is on every replica. Of `window` everything between log
-start and end is there; the start moves only as far as a request or the retention of whole segments allows, never above
-the high watermark, and never back within a leadership. What all live replicas were told to delete is gone in the end.
-An offset has the same record everywhere, and it was sent. Tombstones stay: delete.retention.ms is longer than a run,
-since a replica that is away for longer keeps what they delete, here as in Kafka.
+Every replica of `table` has the newest record of every key, tombstones included. A replica of `window` has every
+record between log start and log end. The log start moves only as far as a request or the retention of whole segments
+allows, never above the high watermark, and never back within a leadership. Records that all live replicas were asked
+to delete are deleted in the end. An offset has the same record on all replicas, and that record was sent. Tombstones
+stay: delete.retention.ms is longer than a run, because a replica that is offline longer keeps what they delete, as in
+Kafka.
 """
 
 from __future__ import annotations
@@ -31,32 +32,32 @@ from penstock.log.retention import enforce_retention
 from penstock.records import records_of, scan
 from penstock.runtime.randomness import Random, SeededRandom
 from penstock.testing.simulation.cluster import SimulatedCluster, SimulatedHost
-from penstock.testing.simulation.history import FILLING
+from penstock.testing.simulation.history import PADDING
 from penstock.testing.simulation.workload import CONNECT_TIMEOUT_MS, REQUEST_TIMEOUT_MS, new_producer
 
 TABLE: Final = "table"
 WINDOW: Final = "window"
 CLEANED: Final = frozenset({TABLE, WINDOW})
 SETTINGS: Final = {"log.cleaner.backoff.ms": "200", "log.retention.check.interval.ms": "300"}
-"""Of brokers in a run that has these topics."""
+"""Broker settings of a run with these topics."""
 COMPACTIONS: Final = "compacted segments installed"
 RETENTIONS: Final = "segments deleted by retention"
 DELETIONS: Final = "records deleted by request"
 
-_ONE_IN: Final = 3
+_ONE_SEED_IN: Final = 3
 _SEGMENT_BYTES: Final = 6_144
 _WINDOW_BYTES: Final = 24_576
 _WINDOW_MS: Final = 2_500
 _KEYS: Final = 7
-_AGAIN_S: Final = 0.25
-_CALL_MS: Final = 2_500
+_RETRY_S: Final = 0.25
+_CALL_TIMEOUT_MS: Final = 2_500
 _TICK_S: Final = 0.02
 
 Key = bytes | None
 
 
 class Stored(NamedTuple):
-    """A record, and its leader epoch in a log."""
+    """A record and its leader epoch in a log."""
 
     key: Key
     value: bytes | None
@@ -69,34 +70,34 @@ class Stored(NamedTuple):
 
 def is_drawn(seed: int) -> bool:
     """Whether the run of a seed has these topics."""
-    return not SeededRandom(f"{seed}/cleanup").below(_ONE_IN)
+    return not SeededRandom(f"{seed}/cleanup").below(_ONE_SEED_IN)
 
 
 class Cleanup:
-    """The two topics of a run. `complain` gets a sentence for each broken rule."""
+    """Writes to the two topics and checks them. `report` gets a sentence for each broken rule."""
 
     def __init__(
-        self, host: SimulatedHost, cluster: SimulatedCluster, complain: Callable[[str | None], None], *, replicas: int
+        self, host: SimulatedHost, cluster: SimulatedCluster, report: Callable[[str | None], None], *, replicas: int
     ) -> None:
         self.host = host
         self.done: Counter[str] = Counter()
         self.is_ending = False
         self._cluster = cluster
-        self._complain = complain
+        self._report = report
         self._replicas = replicas
         self._random: Random = SeededRandom(f"{host.random.seed}/cleanup")
         self._sent: dict[str, dict[bytes, Key]] = {TABLE: {}, WINDOW: {}}
         self._acknowledged: dict[str, dict[int, tuple[Key, bytes | None]]] = {TABLE: {}, WINDOW: {}}
         self._numbers = 0
         self._requested = 0
-        """Deletion of the window's records was requested below this offset."""
+        """Deletion of the records of `window` below this offset was requested."""
         self._deleted = 0
-        """They were deleted below this offset, on every replica."""
+        """Every replica was live while the records below this offset were deleted."""
         self._starts: dict[tuple[int, int], int] = {}
         self.task = host.spawn(self._run())
         cluster.network.kernel.call_later(_TICK_S, self._tick)
 
-    # --- work
+    # --- workload
 
     async def _run(self) -> None:
         bootstrap = self._cluster.bootstrap
@@ -110,7 +111,7 @@ class Cleanup:
         table = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.05"}
         window = {"retention.bytes": str(_WINDOW_BYTES), "retention.ms": str(_WINDOW_MS if timed else -1)}
         for name, settings in ((TABLE, table), (WINDOW, window)):
-            await self._make(
+            await self._create(
                 admin, name, {"segment.bytes": str(_SEGMENT_BYTES), "file.delete.delay.ms": "50", **settings}
             )
         producer = new_producer(bootstrap, self.host.name)
@@ -125,14 +126,16 @@ class Cleanup:
         await producer.close()
         await admin.close()
 
-    async def _make(self, admin: AsyncAdmin, name: str, settings: Mapping[str, str]) -> None:
+    async def _create(self, admin: AsyncAdmin, name: str, settings: Mapping[str, str]) -> None:
         while True:
             try:
-                await admin.create_topic(TopicSpec(name, 1, self._replicas, config=dict(settings)), timeout_ms=_CALL_MS)
+                await admin.create_topic(
+                    TopicSpec(name, 1, self._replicas, config=dict(settings)), timeout_ms=_CALL_TIMEOUT_MS
+                )
             except TopicExists:
-                return  # by an attempt that nobody answered
+                return  # created by an earlier attempt without a response
             except PenstockError:
-                await asyncio.sleep(_AGAIN_S)
+                await asyncio.sleep(_RETRY_S)
             else:
                 return
 
@@ -141,7 +144,7 @@ class Cleanup:
         name = TABLE if random.below(2) else WINDOW
         key = None if name == WINDOW else b"key-%d" % random.below(_KEYS)
         self._numbers += 1
-        value: bytes | None = b"%d:" % self._numbers + FILLING[: random.below(1_500)]
+        value: bytes | None = b"%d:" % self._numbers + PADDING[: random.below(1_500)]
         if name == TABLE and not random.below(6):
             value = None
         if value is not None:
@@ -155,114 +158,118 @@ class Cleanup:
             return
         before = self._acknowledged[name].get(stored.offset)
         if before is not None:
-            self._complain(f"{name}-0: offset {stored.offset} was given to {before[1]!r:.20} and to {value!r:.20}")
+            self._report(f"{name}-0: offset {stored.offset} was given to {before[1]!r:.20} and to {value!r:.20}")
         self._acknowledged[name][stored.offset] = key, value
 
     async def _delete(self, admin: AsyncAdmin) -> None:
-        """Delete the oldest records of the window; mostly some, sometimes all known ones."""
+        """Delete the oldest records of `window`: mostly some of them, sometimes all acknowledged ones."""
         known = max(self._acknowledged[WINDOW], default=-1) + 1
         offset = known if not self._random.below(4) else self._requested + self._random.below(1 + known // 3)
         offset = min(offset, known)
         if offset <= self._requested:
             return
         self._requested = offset
-        everybody = self._everybody()
+        before_deletion = self._live_processes()
         try:
-            outcome = (await admin.delete_records({(WINDOW, 0): offset}, timeout_ms=_CALL_MS))[WINDOW, 0]  # type: ignore[index]
+            outcome = (await admin.delete_records({(WINDOW, 0): offset}, timeout_ms=_CALL_TIMEOUT_MS))[WINDOW, 0]  # type: ignore[index]
         except PenstockError:
             return
         if isinstance(outcome, PenstockError):
             return
         self.done[DELETIONS] += 1
-        # Who is away when they go may come back with them, and lead.
-        if everybody and everybody == self._everybody():
+        # A replica that is offline during the deletion may return with the records and become the leader.
+        if before_deletion and before_deletion == self._live_processes():
             self._deleted = max(self._deleted, offset)
 
-    def _everybody(self) -> list[tuple[str, int]]:
-        """The brokers' processes, if all of them serve."""
+    def _live_processes(self) -> list[tuple[str, int]]:
+        """The processes of all brokers; empty unless all of them serve."""
         nodes = self._cluster.nodes
-        return [(node.name, node.lives) for node in nodes] if all(node.is_ready for node in nodes) else []
+        return [(node.name, node.incarnation) for node in nodes] if all(node.is_ready for node in nodes) else []
 
-    # --- while it goes on
+    # --- checks during the run
 
     def _tick(self) -> None:
         for node in self._cluster.nodes:
             partition = node.broker.replicas.get(WINDOW, 0) if node.broker is not None and node.is_ready else None
             if partition is None or partition.leadership is None or partition.log.failure is not None:
                 continue
-            leading, start = (partition.leadership.epoch, node.lives), partition.log.log_start_offset
-            before = self._starts.get(leading, 0)
+            leadership, start = (partition.leadership.epoch, node.incarnation), partition.log.log_start_offset
+            before = self._starts.get(leadership, 0)
             if start < before:
-                self._complain(f"{WINDOW}-0: the log of {node.name}, which leads, starts at {start} after {before}")
-            self._starts[leading] = start
+                self._report(f"{WINDOW}-0: the log of {node.name}, which leads, starts at {start} after {before}")
+            self._starts[leadership] = start
         self._cluster.network.kernel.call_later(_TICK_S, self._tick)
 
-    def let_go(self, log: PartitionLog, start: int, rows: list[tuple[int, int]], now_ms: int) -> None:
-        """Retention has let segments go; `rows` were the log's, by first offset and newest time, `start` its start."""
+    def segments_deleted(self, log: PartitionLog, start: int, rows: list[tuple[int, int]], now_ms: int) -> None:
+        """Retention deleted segments of a log that began at `start`.
+
+        `rows` are the base offset and the newest timestamp of each segment before the deletion.
+        """
         settings = log.settings
         ends = [base for base, _ in rows[1:]] + [log.log_end_offset]
-        gone = [
+        deleted = [
             (base, newest_ms, end)
             for (base, newest_ms), end in zip(rows, ends, strict=True)
             if end <= log.log_start_offset
         ]
-        self.done[RETENTIONS] += len(gone)
+        self.done[RETENTIONS] += len(deleted)
         if log.log_start_offset > log.high_watermark:
-            self._complain(f"{log.folder} starts at {log.log_start_offset}, above {log.high_watermark}")
-        for base, newest_ms, end in gone:
+            self._report(f"{log.folder} starts at {log.log_start_offset}, above {log.high_watermark}")
+        for base, newest_ms, end in deleted:
             is_old = 0 <= settings.retention_ms < now_ms - newest_ms
             is_too_much = 0 <= settings.retention_bytes <= log.size
             if not (end <= start or (settings.deletes and (is_old or is_too_much))):
-                self._complain(
+                self._report(
                     f"{log.folder}: {base}..{end - 1} is deleted, {log.size} bytes are left, and no limit is exceeded"
                 )
 
-    # --- in the end
+    # --- checks at the end
 
     @property
     def is_settled(self) -> bool:
-        """Whether every replica of the window starts where it was requested to."""
+        """Whether every replica of `window` starts at or above the requested offset."""
         return all(log.log_start_offset >= self._deleted for _, log in self._logs(WINDOW))
 
     def findings(self) -> list[str]:
         found: list[str] = []
-        for name, judge in ((TABLE, self._judge_table), (WINDOW, self._judge_window)):
+        for name, check in ((TABLE, self._check_table), (WINDOW, self._check_window)):
             logs = [(broker, log, _records(log)) for broker, log in self._logs(name)]
-            everything: dict[int, Stored] = {}
+            all_records: dict[int, Stored] = {}
             for broker, log, records in logs:
-                found += self._judge_records(f"{name}-0 of {broker}", name, log, records, everything)
+                found += self._check_records(f"{name}-0 of {broker}", name, log, records, all_records)
             for broker, log, records in logs:
-                found += judge(f"{name}-0 of {broker}", log, records, everything)
+                found += check(f"{name}-0 of {broker}", log, records, all_records)
         return found
 
-    def _judge_records(
-        self, where: str, name: str, log: PartitionLog, records: dict[int, Stored], everything: dict[int, Stored]
+    def _check_records(
+        self, where: str, name: str, log: PartitionLog, records: dict[int, Stored], all_records: dict[int, Stored]
     ) -> Iterator[str]:
         for offset, stored in records.items():
-            other = everything.setdefault(offset, stored)
+            other = all_records.setdefault(offset, stored)
             if other != stored:
                 yield f"{where}: at {offset} is {stored}, elsewhere {other}"
             if stored.value is not None and self._sent[name].get(stored.value, b"nobody") != stored.key:
                 yield f"{where}: at {offset} is {stored}, which was never sent"
-            told = self._acknowledged[name].get(offset)
-            if told is not None and told != (stored.key, stored.value):
-                yield f"{where}: at {offset} is {stored}, where {told[1]!r:.20} for {told[0]!r} was acknowledged"
+            acknowledged = self._acknowledged[name].get(offset)
+            if acknowledged is not None and acknowledged != (stored.key, stored.value):
+                key, value = acknowledged
+                yield f"{where}: at {offset} is {stored}, where {value!r:.20} for {key!r} was acknowledged"
 
-    def _judge_table(
-        self, where: str, log: PartitionLog, records: dict[int, Stored], everything: dict[int, Stored]
+    def _check_table(
+        self, where: str, log: PartitionLog, records: dict[int, Stored], all_records: dict[int, Stored]
     ) -> Iterator[str]:
         if log.log_start_offset:
             yield f"{where} begins at {log.log_start_offset}"
-        newest = {stored.key: offset for offset, stored in sorted(everything.items())}
+        newest = {stored.key: offset for offset, stored in sorted(all_records.items())}
         for offset, (key, _) in sorted(self._acknowledged[TABLE].items()):
             if offset > newest.get(key, -1):
                 yield f"{where}: the newest of {key!r} was acknowledged at {offset}, but is lost"
         for key, offset in newest.items():
             if offset not in records:
-                yield f"{where} lacks {everything[offset]} at {offset}, which is the newest of {key!r}"
+                yield f"{where} lacks {all_records[offset]} at {offset}, which is the newest of {key!r}"
 
-    def _judge_window(
-        self, where: str, log: PartitionLog, records: dict[int, Stored], everything: dict[int, Stored]
+    def _check_window(
+        self, where: str, log: PartitionLog, records: dict[int, Stored], all_records: dict[int, Stored]
     ) -> Iterator[str]:
         start = log.log_start_offset
         missing = [offset for offset in range(start, log.log_end_offset) if offset not in records]
@@ -293,7 +300,7 @@ def _records(log: PartitionLog) -> dict[int, Stored]:
 
 @contextmanager
 def watched(cleanup: Cleanup) -> Iterator[None]:
-    """Patches the real code to report what it deletes and compacts during a run."""
+    """Patch the real code so that it reports retention and compaction to `cleanup`."""
     install = Compaction.install
 
     def retained(log: PartitionLog, now_ms: int, *given: Any) -> list[str]:
@@ -301,10 +308,10 @@ def watched(cleanup: Cleanup) -> Iterator[None]:
         rows = [(table[index].base_offset, table[index].max_timestamp) for index in range(len(table))]
         rows.append((active.base_offset, active.max_timestamp))
         start = log.log_start_offset
-        doomed = enforce_retention(log, now_ms, *given)
-        if doomed:
-            cleanup.let_go(log, start, rows, now_ms)
-        return doomed
+        deleted = enforce_retention(log, now_ms, *given)
+        if deleted:
+            cleanup.segments_deleted(log, start, rows, now_ms)
+        return deleted
 
     def installed(compaction: Compaction, log: PartitionLog, *given: Any) -> None:
         install(compaction, log, *given)

@@ -1,13 +1,14 @@
 """Simulated machines, their disks and processes, and the cluster that they form.
 
-A `SimulatedHost` is an address with a clock of its own, on which one process at a time runs; a `SimulatedNode` is a
-host whose process is a real broker on a simulated disk. A process that crashes is gone between two callbacks, with its
-tasks, timers and connections. What it had written stays, unless the machine lost power too: then what was not synced
-is lost, torn or kept by the seed. Work of worker threads happens at one instant between request and answer; its syncs
-decide how long that takes, and a sync on the event loop blocks the whole process for as long.
+A `SimulatedHost` is an address with its own clock, on which one process at a time runs. A `SimulatedNode` is a host
+whose process is a real broker on a simulated disk. A crash ends a process between two callbacks, with its tasks,
+timers and connections. What it had written stays, unless the machine lost power too: then the seed decides what of the
+unsynced data is lost, torn or kept. Work of worker threads happens at one instant between request and response. Its
+syncs determine how long that takes; a sync on the event loop blocks the whole process for its duration.
 
-Brokers are numbered from 0, "broker-0" at 10.0.0.1; clients likewise at 10.0.1.1. A single broker has a metadata tree
-of its own, several share a simulated one. In a cluster a broker whose start failed is started again after 0.5 s.
+Brokers are numbered from 0, "broker-0" at 10.0.0.1; clients likewise, "client-0" at 10.0.1.1. A single broker has its
+own metadata tree; brokers in a cluster share a simulated one. In a cluster a broker whose start failed is restarted
+after 0.5 s.
 """
 
 from __future__ import annotations
@@ -50,29 +51,29 @@ _LEAST_SYNC_S: Final = 0.0001
 _SPREAD_S: Final = 0.0008
 _TAIL_CHANCE: Final = 0.02
 _TAIL_FACTOR: Final = 30.0
-# Until the disk gets to it: what is lost meanwhile was written and not synced.
+# The delay before a worker starts. A power loss in between finds data that is written but not synced.
 _START_SPREAD_S: Final = 0.001
 _WAITING_MAX: Final = 10_000
 
 
 class DiskTiming:
-    """Asked by the files of one host before each operation (`OperationLog.hook`)."""
+    """The durations of syncs on one host, and sync errors. It is the `OperationLog.hook` of the host's files."""
 
     def __init__(self, seed: int | str) -> None:
         self.slowness = 1.0
-        """Every sync takes so many times as long as usual."""
+        """The factor by which syncs are slower than usual."""
         self.loop: SimulatedLoop | None = None
         """The process that uses the disk."""
         self.after_write: Callable[[], None] | None = None
-        """Called once, at the next write to a log: the worst moment for a fault."""
+        """Called once, at the next write to a log, which is the worst moment for a fault."""
         self.syncs = 0
         self._random = PythonRandom(f"{seed}/disk")
         self._errors = 0
         self._spent_s = 0.0
-        self._is_beside = False
+        self._is_in_thread = False
 
     def fail_syncs(self, count: int) -> None:
-        """The next so many syncs of files fail (EIO), and what they were to save is lost in part."""
+        """Fail the next `count` syncs of files (EIO). Part of the data that they should save is lost."""
         self._errors = count
 
     def __call__(self, operation: Operation) -> Fault | None:
@@ -86,34 +87,34 @@ class DiskTiming:
         if self._random.random() < _TAIL_CHANCE:
             took_s *= _TAIL_FACTOR
         self._spent_s += took_s
-        if not self._is_beside and self.loop is not None:
+        if not self._is_in_thread and self.loop is not None:
             self.loop.busy_for(took_s)
         if self._errors and operation.kind == "sync":
             self._errors -= 1
             return Fault(OSError(errno.EIO, os.strerror(errno.EIO), operation.path), loss=RANDOM_LOSS)
         return None
 
-    def beside(self, work: Callable[[], T]) -> tuple[Outcome[T], float]:
-        """Run it as a thread would. Returns the result and the duration of its syncs."""
-        before_s, self._is_beside = self._spent_s, True
+    def run_in_thread(self, work: Callable[[], T]) -> tuple[Outcome[T], float]:
+        """Run work as a thread would, without blocking the loop. Returns the outcome and the duration of its syncs."""
+        before_s, self._is_in_thread = self._spent_s, True
         try:
             outcome: Outcome[T] = Outcome(work())
-        except Exception as error:  # noqa: BLE001 - the one who gave the work decides what its failure means
+        except Exception as error:  # noqa: BLE001 - the outcome carries it to the caller
             outcome = Outcome(None, error)
         finally:
-            self._is_beside = False
+            self._is_in_thread = False
         return outcome, self._spent_s - before_s
 
     def draw_s(self, spread_s: float) -> float:
         return self._random.random() * spread_s * self.slowness
 
     def stopwatch_s(self) -> float:
-        """Virtual time, and what syncs have taken within this instant."""
+        """Virtual time plus the duration of all syncs, which also grows within an instant."""
         return self._spent_s + (0.0 if self.loop is None else self.loop.time())
 
 
 class SimulatedWorkers:
-    """As `ThreadWorkers`, on the process's own loop: they pause and die with it."""
+    """`ThreadWorkers` on the process's own loop: they pause and end with the process."""
 
     def __init__(self, loop: SimulatedLoop, timing: DiskTiming, threads: int) -> None:
         self._loop = loop
@@ -131,7 +132,7 @@ class SimulatedWorkers:
             raise WorkersBusy(len(self._unfinished))
         self._number += 1
         self._waiting.append((self._number, work, done))
-        self._unfinished[self._number] = lambda: done(self._timing.beside(work)[0])
+        self._unfinished[self._number] = lambda: done(self._timing.run_in_thread(work)[0])
         self._start()
 
     def _start(self) -> None:
@@ -143,7 +144,7 @@ class SimulatedWorkers:
     def _work(self, number: int, work: Callable[[], Any], done: Callable[[Outcome[Any]], None]) -> None:
         if number not in self._unfinished:
             return
-        outcome, took_s = self._timing.beside(work)
+        outcome, took_s = self._timing.run_in_thread(work)
         self._unfinished[number] = lambda: done(outcome)
         self._loop.call_later(took_s, self._finish, number)
 
@@ -155,7 +156,7 @@ class SimulatedWorkers:
             self._start()
 
     def close(self) -> None:
-        """Virtual time does not pass here."""
+        """Finish all work at once; virtual time does not pass."""
         self._closed = True
         self._waiting.clear()
         while self._unfinished:
@@ -174,7 +175,7 @@ _EPOCH_MS: Final = 1_700_000_000_000
 
 
 class SimulatedClock:
-    """Virtual time as one machine sees it: its wall clock may be wrong, and jump; all of its clocks go at `rate`."""
+    """Virtual time as one machine sees it. Its wall clock may be wrong and jump; all its clocks run at `rate`."""
 
     def __init__(self, scheduler: Scheduler, skew_ms: int = 0, rate: float = 1.0) -> None:
         self._scheduler = scheduler
@@ -189,7 +190,7 @@ class SimulatedClock:
 
 
 class SimulatedHost:
-    """A machine with an address. `loop` is that of the process that runs there now, or ran last."""
+    """A machine with an address. `loop` belongs to the current process, or to the last one."""
 
     def __init__(
         self,
@@ -200,7 +201,7 @@ class SimulatedHost:
         seed: int | str,
         drift: float = 0.0,
     ) -> None:
-        """Its clocks go too fast or too slow by up to `drift`, a share of their time."""
+        """The clocks run fast or slow by up to `drift`, a fraction."""
         self.rate = 1.0 + SeededRandom(f"{seed}/{name}/drift").uniform(-drift, drift) if drift else 1.0
         self.scheduler = scheduler
         self.network = network
@@ -208,7 +209,7 @@ class SimulatedHost:
         self.address = address
         self.clock = SimulatedClock(scheduler, rate=self.rate)
         self.random = SeededRandom(f"{seed}/{name}")
-        self.lives = 0
+        self.incarnation = 0
         self.is_on = True
         self.on_boot: Callable[[], None] | None = None
         """The entry point of a process that replaces a killed one; None if there is none."""
@@ -216,8 +217,8 @@ class SimulatedHost:
         self.loop = self._new_loop()
 
     def _new_loop(self) -> SimulatedLoop:
-        self.lives += 1
-        random = self.random.branch(f"life {self.lives}")
+        self.incarnation += 1
+        random = self.random.branch(f"life {self.incarnation}")
         return process_loop(
             self.scheduler,
             self.name,
@@ -240,7 +241,7 @@ class SimulatedHost:
         """Kill the process; the machine keeps running."""
         if self.is_alive:
             self.loop.kill()
-            # Kept until the end of the run: a task that is collected would run its `finally`.
+            # Kept until the end of the run, because a task that is garbage-collected would run its `finally`.
             self._dead_loops.append(self.loop)
             self.network.process_ended(self.loop)
 
@@ -266,7 +267,7 @@ class SimulatedHost:
 
 
 class SimulatedEnvironment:
-    """An `Environment` on a simulated host, for one process."""
+    """The `Environment` of one process on a simulated host."""
 
     def __init__(self, host: SimulatedHost, files: SimulatedFiles, timing: DiskTiming) -> None:
         self.clock: Clock = host.clock
@@ -297,14 +298,14 @@ class SimulatedEnvironment:
 
 
 class SimulatedReservation:
-    """A simulated host has its ports to itself."""
+    """A reservation that holds nothing: no other process competes for the ports of a simulated host."""
 
     def __init__(self, host: str, port: int) -> None:
         self.host = host
         self.port = port
 
     def release(self) -> None:
-        """Nothing was taken."""
+        """Nothing to release."""
 
 
 class SimulatedNode(SimulatedHost):
@@ -321,8 +322,8 @@ class SimulatedNode(SimulatedHost):
         folders: int = 1,
         drift: float = 0.0,
     ) -> None:
-        """With a `tree` it is one of several that share it, without one it has its own in its first data folder. Each
-        of the `folders` is a disk of its own as far as troubles go; power they lose together.
+        """With a `tree` the broker is in a cluster that shares it. Without one it has its own in its first data folder.
+        Each of the `folders` has disk troubles of its own; they lose power together.
         """
         super().__init__(scheduler, network, f"broker-{broker_id}", f"10.0.0.{broker_id + 1}", seed, drift)
         self.broker_id = broker_id
@@ -349,13 +350,13 @@ class SimulatedNode(SimulatedHost):
         self.started_s = 0.0
 
     def replace_disk(self) -> None:
-        """Replace the disk of all folders by an empty one; its process must be dead."""
+        """Replace the disk of all folders by an empty one. The process must be dead."""
         self.disks += 1
         self.files = SimulatedFiles(self.random.branch(f"disk {self.disks}"))
         self.files.operations.hook = self.timing
 
     def replace_folder(self, folder: str) -> None:
-        """An empty disk for one folder, after the machine lost power."""
+        """Replace the disk of one folder by an empty one, after the machine lost power."""
         self.files.wipe(folder)
 
     @property
@@ -377,13 +378,13 @@ class SimulatedNode(SimulatedHost):
         self.boot()
         self.started_s = self.scheduler.now_s
         self.timing.loop = self.loop
-        world = SimulatedEnvironment(self, self.files, self.timing)
+        environment = SimulatedEnvironment(self, self.files, self.timing)
         settings = settings_from(self._settings)
         tree = self.tree
         if tree is None:
-            self.broker = Broker(settings, environment=world)
+            self.broker = Broker(settings, environment=environment)
         else:
-            self.broker = Broker(settings, environment=world, tree_opener=lambda: _session_with(tree, settings))
+            self.broker = Broker(settings, environment=environment, tree_opener=lambda: _session_with(tree, settings))
         self._starting = self.spawn(self.broker.start())
         self._starting.add_done_callback(self._has_started)
 
@@ -392,7 +393,7 @@ class SimulatedNode(SimulatedHost):
             self.on_start(self)
 
     async def stop(self) -> bool:
-        """Stop the broker cleanly, within its process. Returns whether that was possible."""
+        """Stop the broker cleanly, in its process. Returns whether that was possible."""
         broker = self.broker
         return broker is None or await broker.stop()
 
@@ -402,7 +403,7 @@ class SimulatedNode(SimulatedHost):
         self.files.kill()
 
     def lose_power_with(self, loss: PowerLoss) -> None:
-        """The machine loses power; what is left of the disk shows after `start`."""
+        """The machine loses power. `loss` chooses what the disk holds afterwards."""
         self.lose_power()
         self.files.crash(loss)
 
@@ -411,8 +412,8 @@ async def _session_with(tree: TreeService, settings: BrokerSettings) -> Simulate
     return await open_simulated_tree(tree, settings.zookeeper_session_timeout_ms / 1000)
 
 
-_START_AGAIN_S: Final = 0.5
-# Many times that of a real clock: a run lasts seconds.
+_RESTART_S: Final = 0.5
+# Much more than that of a real clock, because a run lasts seconds.
 _DRIFT: Final = 0.02
 
 
@@ -421,8 +422,9 @@ class CannotStart(SimulationFailed):
 
 
 class SimulatedCluster:
-    """Made for one run. `spares` are further brokers, which are not started with the others. Each has so many
-    data `folders`; by the seed, mostly one.
+    """The brokers and clients of one run. `spares` are further brokers, not started with the others.
+
+    A broker has `folders` data folders; by default the seed draws one or two.
     """
 
     def __init__(
@@ -443,18 +445,18 @@ class SimulatedCluster:
         self.trace = scheduler.trace
         self.network = SimulatedNetwork(scheduler, seed)
         self.tree = TreeService(self.network, seed=seed)
-        self.is_alone = brokers == 1
-        shared = None if self.is_alone else self.tree
-        every = [
+        self.is_single = brokers == 1
+        shared = None if self.is_single else self.tree
+        all_nodes = [
             SimulatedNode(scheduler, self.network, number, seed, settings, shared, folders, drift)
             for number in range(brokers + spares)
         ]
-        self.nodes, self.spares = every[:brokers], every[brokers:]
+        self.nodes, self.spares = all_nodes[:brokers], all_nodes[brokers:]
         self.clients = [
             SimulatedHost(scheduler, self.network, f"client-{number}", f"10.0.1.{number + 1}", seed, drift)
             for number in range(clients)
         ]
-        self.hosts: dict[str, SimulatedHost] = {host.name: host for host in (*every, *self.clients)}
+        self.hosts: dict[str, SimulatedHost] = {host.name: host for host in (*all_nodes, *self.clients)}
         self.failing: set[str] = set()
         """Hosts with a failing disk, on which a broker need not start."""
         self.last_failure: dict[str, BaseException] = {}
@@ -474,7 +476,7 @@ class SimulatedCluster:
         self._start(node)
 
     def _start(self, node: SimulatedNode) -> None:
-        if not self.is_alone:
+        if not self.is_single:
             node.on_start = self._started
         node.start()
 
@@ -485,18 +487,18 @@ class SimulatedCluster:
             return
         self.last_failure[node.name] = failure
         self.trace.note(node.name, f"did not start: {type(failure).__name__}")
-        self.trace.tell(node.name, f"did not start: {failure!r}")
-        life = node.loop
-        # The process ends, and nobody holds it against the others.
-        self.network.kernel.call_soon(self._end, node, life)
+        self.trace.log(node.name, f"did not start: {failure!r}")
+        process = node.loop
+        # The process ends, which is no failure of the run.
+        self.network.kernel.call_soon(self._end, node, process)
 
-    def _end(self, node: SimulatedNode, life: object) -> None:
-        if node.loop is life and node.is_alive:
+    def _end(self, node: SimulatedNode, process: object) -> None:
+        if node.loop is process and node.is_alive:
             node.crash()
-            self.network.kernel.call_later(_START_AGAIN_S, self._again, node, life)
+            self.network.kernel.call_later(_RESTART_S, self._restart, node, process)
 
-    def _again(self, node: SimulatedNode, life: object) -> None:
-        if node.loop is life and not node.is_alive and node.is_on:
+    def _restart(self, node: SimulatedNode, process: object) -> None:
+        if node.loop is process and not node.is_alive and node.is_on:
             node.start()
 
     def kill_all(self) -> None:
@@ -505,11 +507,11 @@ class SimulatedCluster:
             host.loop.kill()
         self.network.kernel.kill()
 
-    # --- watching
+    # --- state
 
     def all_serving(self) -> bool:
-        """Whether every broker serves. Raises CannotStart if a single broker failed to start with a sound disk."""
-        if self.is_alone:
+        """Whether all_nodes broker serves. Raises CannotStart if a single broker failed to start with a sound disk."""
+        if self.is_single:
             for node in self.nodes:
                 failure = node.failure
                 if node.is_alive and failure is not None and node.name not in self.failing:
@@ -518,9 +520,9 @@ class SimulatedCluster:
 
     def broker_states(self) -> str:
         """A description for the report of an unhealed cluster."""
-        told = []
+        states = []
         for node in self.nodes:
             failure = self.last_failure.get(node.name)
             state = "ready" if node.is_ready else "starting" if node.is_alive else "dead"
-            told.append(f"{node.name} {state}" + (f" after {failure!r}" if failure else ""))
-        return ", ".join(told)
+            states.append(f"{node.name} {state}" + (f" after {failure!r}" if failure else ""))
+        return ", ".join(states)

@@ -3,10 +3,10 @@
 Topics, settings and partition states are changed only by the session that holds /controller, in its epoch (invariants
 1 and 9 of a run). The leader epoch of a partition never falls, and an epoch has one leader. A leader is in the ISR,
 and was in the ISR or eligible (KIP-966) before it was elected, unless all such replicas are lost and an unclean
-election was asked for. No eligible replica is in the ISR.
+election was requested. No eligible replica is in the ISR.
 
-After the faults every partition has a live leader and a full ISR, no reassignment is under way, and replicas are equal
-byte for byte (invariants 2 and 11).
+After the faults every partition has a live leader and a full ISR, no reassignment is in progress, and replicas are
+equal byte for byte (invariants 2 and 11).
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _GUARDED: Final = tuple(
 
 
 class TreeAudit:
-    """`complain` gets a sentence for each broken rule."""
+    """Checks every change of the metadata tree. `report` gets a sentence for each broken rule."""
 
-    def __init__(self, state: TreeState, complain: Callable[[str], None]) -> None:
+    def __init__(self, state: TreeState, report: Callable[[str], None]) -> None:
         self._state = state
-        self._complain = complain
+        self._report = report
         self.states = 0
         """Number of partition states checked."""
 
@@ -60,7 +60,7 @@ class TreeAudit:
         controller = self._state.node(layout.CONTROLLER)
         if controller is None or controller.owner != session:
             holder = "none" if controller is None else f"session {controller.owner or 0:x}"
-            self._complain(f"session {session:x} changes {operation.path}, but the controller is {holder}")
+            self._report(f"session {session:x} changes {operation.path}, but the controller is {holder}")
 
     def _check_state(self, name: str, operation: Create | Set) -> None:
         after = decode_partition_state(operation.path, operation.data)
@@ -68,9 +68,9 @@ class TreeAudit:
         before = None if node is None or isinstance(operation, Create) else decode_partition_state(name, node.data)
         epoch = self._state.node(layout.CONTROLLER_EPOCH)
         if epoch is not None and after.controller_epoch != decode_controller_epoch(epoch.data):
-            self._complain(f"{name}: written in controller epoch {after.controller_epoch}, which is over")
+            self._report(f"{name}: written in controller epoch {after.controller_epoch}, which is over")
         for problem in _contradictions(before, after):
-            self._complain(f"{name}: {problem}: {before} becomes {after}")
+            self._report(f"{name}: {problem}: {before} becomes {after}")
 
 
 def _contradictions(before: PartitionState | None, after: PartitionState) -> list[str]:
@@ -98,7 +98,7 @@ class Unhealed(SimulationFailed):
 
 
 def unhealed(cluster: SimulatedCluster) -> list[str]:
-    """What is wrong with the cluster, by its metadata."""
+    """What keeps the cluster from being healthy, by its metadata."""
     found = []
     state = cluster.tree.state
     live = {node.broker_id for node in cluster.nodes if node.is_ready}
@@ -128,8 +128,8 @@ def _assignments(cluster: SimulatedCluster) -> Iterator[tuple[str, int, Partitio
 
 
 def differences(cluster: SimulatedCluster, *, only_lengths: bool = False) -> list[str]:
-    """Where a replica is not as its leader's. What each replica compacts and lets go by itself has no bytes to compare:
-    `cleanup` has the rules for that.
+    """Differences between the replicas of each partition. Replicas compact and delete independently, so the bytes of
+    those topics are not compared: `cleanup` has the rules for them.
     """
     found = []
     nodes = {node.broker_id: node for node in cluster.nodes}

@@ -1,8 +1,8 @@
 """Applies the faults of a schedule to a cluster, and undoes them.
 
-Faults of one host overlap: a machine may lose power while it is paused, a process may be killed while it starts. A
-host is started again when the last fault that keeps it down is over. A process that is to die mostly dies at the worst
-moment: right after a write to a log, before its answer.
+Faults of one host may overlap: a machine may lose power while it is paused, a process may be killed while it starts. A
+host is restarted when the last fault that keeps it down is over. A fault that kills a process mostly waits for the
+worst moment: right after a write to a log, before its response.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from penstock.testing.simulation.faults import Fault
 LONGEST_WAIT_S: Final = 0.5
 UNSEEN_HEADER: Final = "batch header to damage is not read by a start"
 _WORST_MOMENT_S: Final = 0.001
-_DEADLY: Final = frozenset({kinds.POWER, kinds.CRASH, kinds.BLACKOUT, *kinds.DISK_LOST})
+_KILLING: Final = frozenset({kinds.POWER, kinds.CRASH, kinds.BLACKOUT, *kinds.DISK_LOST})
 
 _TROUBLES: Final = {
     kinds.FULL_DISK: (errno.ENOSPC, GROWING, ""),
@@ -36,7 +36,7 @@ _TROUBLES: Final = {
     kinds.DISK_OUT: (errno.EIO, ALL_KINDS, ""),
     kinds.DEAD_DISK: (errno.EIO, ALL_KINDS, ""),
 }
-"""The error, the operations that fail with it, and of which files."""
+"""The error, the operations that fail with it, and the suffix of the affected files."""
 
 Undo = Callable[[], None]
 
@@ -59,7 +59,7 @@ class FaultInjector:
         self._random = SeededRandom(f"{seed}/faults")
         self._down: Counter[str] = Counter()
         self._failing: Counter[str] = Counter()
-        self._rotten: list[SimulatedNode] = []
+        self._corrupted: list[SimulatedNode] = []
         self._slow: defaultdict[str, list[float]] = defaultdict(list)
         self._unfinished = 0
 
@@ -73,17 +73,17 @@ class FaultInjector:
         hosts = self._cluster.hosts
         for fault in faults:
             for name in filter(None, (fault.host, fault.peer)):
-                if name not in hosts and fault.kind not in kinds.OF_ALL:
+                if name not in hosts and fault.kind not in kinds.CLUSTER_WIDE:
                     raise UnknownHost(name, list(hosts))
         self._unfinished += len(faults)
         for fault in faults:
-            begin = self._lie_in_wait if fault.kind in _DEADLY else self._begin
+            begin = self._begin_after_write if fault.kind in _KILLING else self._begin
             self._network.kernel.call_at(fault.at_s, begin, fault)
 
-    def _lie_in_wait(self, fault: Fault) -> None:
-        """Strike at once, or mostly right after the next write to a log, before its response."""
+    def _begin_after_write(self, fault: Fault) -> None:
+        """Apply the fault mostly right after the next write to a log, before its response; sometimes at once."""
         nodes = self._cluster.nodes
-        chosen = nodes[self._random.below(len(nodes))].name if fault.kind in kinds.OF_ALL else fault.host
+        chosen = nodes[self._random.below(len(nodes))].name if fault.kind in kinds.CLUSTER_WIDE else fault.host
         host, kernel = self._cluster.hosts[chosen], self._network.kernel
         if not isinstance(host, SimulatedNode) or not self._random.below(4):
             self._begin(fault)
@@ -100,7 +100,9 @@ class FaultInjector:
 
     def _begin(self, fault: Fault) -> None:
         undo = (
-            self._of_all(fault) if fault.kind in kinds.OF_ALL else self._apply(fault, self._cluster.hosts[fault.host])
+            self._apply_to_all(fault)
+            if fault.kind in kinds.CLUSTER_WIDE
+            else self._apply(fault, self._cluster.hosts[fault.host])
         )
         trace = self._cluster.trace
         if undo is None:
@@ -116,9 +118,9 @@ class FaultInjector:
         self._unfinished -= 1
         undo()
 
-    # --- which does what
+    # --- dispatch by kind
 
-    def _of_all(self, fault: Fault) -> Undo:
+    def _apply_to_all(self, fault: Fault) -> Undo:
         if fault.kind == kinds.TREE_DOWN:
             tree = self._cluster.tree
             tree.go_down()
@@ -192,32 +194,33 @@ class FaultInjector:
         return lambda: self._up(node)
 
     def _flip_a_bit(self, node: SimulatedNode, *, in_header: bool) -> None:
-        """Of a batch that was known to be durable, on the disk of a machine that is off.
+        """Flip a bit of a durable batch on the disk of a machine that is off.
 
-        Of a header where a start looks at it: what is in an older segment, or in any after a clean stop, is met by
-        readers, as any other bit is; until then a replica that serves nothing wrong seems to differ from the others.
+        A header is damaged only where the next start reads it. A start does not read older segments, nor any segment
+        after a clean stop: there the bit would stay unnoticed until a reader comes, and a replica that serves nothing
+        wrong would differ from the others.
         """
         if in_header and any(node.files.exists(f"{each}/{CLEAN_SHUTDOWN_FILE}") for each in node.data_folders):
             in_header = False
             self._cluster.trace.count(UNSEEN_HEADER)
-        places = [each for each in _durable_batches(node, newest_only=in_header) if in_header or each[2] > HEADER_SIZE]
-        if places:
-            path, position, size = places[self._random.below(len(places))]
+        batches = [each for each in _durable_batches(node, newest_only=in_header) if in_header or each[2] > HEADER_SIZE]
+        if batches:
+            path, position, size = batches[self._random.below(len(batches))]
             position += (
                 self._random.below(HEADER_SIZE) if in_header else HEADER_SIZE + self._random.below(size - HEADER_SIZE)
             )
             self._cluster.trace.note(node.name, f"a bit of {path} at byte {position} flips")
             node.files.corrupt(path, position, mask=1 << self._random.below(8))
-            self._rotten.append(node)
+            self._corrupted.append(node)
 
-    def replace_rotten(self) -> None:
+    def replace_corrupted_disks(self) -> None:
         """Replace disks with flipped bits, as an operator does after the faults."""
-        for node in self._rotten:
+        for node in self._corrupted:
             self._cluster.trace.note(node.name, "its disk is replaced")
             node.crash()
             node.replace_disk()
             node.start()
-        self._rotten.clear()
+        self._corrupted.clear()
 
     def _fail_a_sync(self, node: SimulatedNode, *, keep_cache: bool) -> Undo:
         def replace_process() -> None:
@@ -246,9 +249,9 @@ class FaultInjector:
         began_s = self._network.kernel.time()
 
         def repair() -> None:
-            """What an operator does about it: makes room, or repairs or replaces the disk and starts the broker again.
+            """Repair the disk, as an operator does: make room, or repair or replace the disk and restart the broker.
 
-            Who was started while there was no room is started again, too: it may have left partitions out.
+            A broker that was started while the disk was full is restarted too: it may have left partitions out.
             """
             if trouble in node.files.operations.troubles:  # else the machine was replaced meanwhile
                 node.files.operations.troubles.remove(trouble)
@@ -274,11 +277,11 @@ class FaultInjector:
 
     def _stop(self, node: SimulatedNode) -> Undo:
         self._down[node.name] += 1
-        life = node.loop
+        process = node.loop
 
         def up() -> None:
-            # A stop that takes longer than anybody waits ends as they do everywhere.
-            if node.loop is life and node.is_alive:
+            # A stop that does not finish in time ends with a kill, as under any service manager.
+            if node.loop is process and node.is_alive:
                 node.crash()
             self._up(node)
 
@@ -290,7 +293,7 @@ class FaultInjector:
         if not self._down[node.name] and not node.is_alive:
             node.start()
 
-    # --- the rest
+    # --- clients, network, clocks, slow disks and sessions
 
     def _restart_client(self, host: SimulatedHost) -> Undo | None:
         start = host.on_boot
@@ -337,7 +340,7 @@ class FaultInjector:
         return back
 
     def _slow_down(self, node: SimulatedNode, factor: float) -> Undo:
-        """As slow as the worst of its faults; all together would keep it busy for an hour."""
+        """Overlapping faults count by their maximum; their product would block the broker for an hour."""
         factors = self._slow[node.name]
 
         def back() -> None:
@@ -357,8 +360,8 @@ class FaultInjector:
 
 
 def _durable_batches(node: SimulatedNode, *, newest_only: bool) -> Iterator[tuple[str, int, int]]:
-    """File, position and size of the batches that the node's checkpoint tells to be durable; `newest_only`: those in
-    the segments in which that ends.
+    """File, position and size of the batches below the node's recovery points; with `newest_only` only those in the
+    segments that contain a recovery point.
     """
     with node.files.operations.without_trouble():
         for folder in node.data_folders:

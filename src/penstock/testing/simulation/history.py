@@ -1,13 +1,13 @@
-"""What clients of a run were told and what they read, and the checks on it. Pure.
+"""The history of a run as its clients record_read it, and the checks on it. Pure.
 
 Each value is sent once and names its writer, partition and number. An acknowledged record is in the log at the
 reported offset, once; records of a writer are in order; the log holds nothing that was not sent; offsets have no gaps.
-Every reader has read every acknowledged record in the end, and nothing that was later gone; in one generation a
+By the end every acknowledged record has been read, and no record that was read has disappeared. In one generation a
 partition has one member. Committed offsets never go back, and in the end they are what the group has read. A record
 that was not acknowledged may or may not be in the log.
 
-Where every replica known to hold committed records has lost them (`lost`, possible only for a topic that does not
-sync), earlier promises about that partition are excused and counted; what follows is checked as anywhere else.
+If every replica known to hold committed records has lost them (`lost`, possible only for a topic that does not sync),
+earlier acknowledgements of that partition are excused and counted. Everything after the loss is checked as usual.
 """
 
 from __future__ import annotations
@@ -17,266 +17,276 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-FILLING: Final = b"." * 16384
-_NOTHING: Final[Mapping[Place, int]] = MappingProxyType({})
+from penstock.client.cluster_metadata import TopicPartition
 
-
-class Place(NamedTuple):
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
+PADDING: Final = b"." * 16384
+_NO_OFFSETS: Final[Mapping[TopicPartition, int]] = MappingProxyType({})
 
 
 class Sent(NamedTuple):
-    """A value's name: "writer:topic:partition:number"."""
+    """The identity of a value, which the value begins with: "writer:topic:partition:number"."""
 
     writer: str
-    place: Place
+    partition: TopicPartition
     number: int
 
     def __str__(self) -> str:
-        return f"{self.writer}:{self.place.topic}:{self.place.partition}:{self.number}"
+        return f"{self.writer}:{self.partition.topic}:{self.partition.partition}:{self.number}"
 
     def value(self, size: int) -> bytes:
-        return f"{self}:".encode() + FILLING[:size]
+        return f"{self}:".encode() + PADDING[:size]
 
     @classmethod
     def of(cls, value: bytes) -> Sent:
         """Raises ValueError for a value that no writer sent."""
-        writer, topic, partition, number, _ = value.split(b":", 4)
-        return cls(writer.decode(), Place(topic.decode(), int(partition)), int(number))
+        writer, topic, index, number, _ = value.split(b":", 4)
+        return cls(writer.decode(), TopicPartition(topic.decode(), int(index)), int(number))
 
 
 class Loss(NamedTuple):
-    """What remains excused of a partition after its last loss."""
+    """What stays excused in a partition after its last loss."""
 
     end: int
-    """What was lost ended there: who is told of less, and of what had been sent by then, may be told of that still."""
+    """The end of the lost records. A response below it about a record sent before the loss may have been in flight."""
     read_end: int
-    """Readers had come so far: what is written below it now they need not have seen."""
+    """The offset that readers had reached. They need not see what is written below it afterwards."""
     numbers: Mapping[str, int]
-    """The last record that each writer had sent. With the log the broker has lost what it knew of their sequences, so
-    the first that it takes again of what they had under way need not be the next.
+    """The last record that each writer had sent. The broker lost the producers' sequences with the log, so the first
+    record in flight that it accepts need not be the next one.
     """
 
 
 class History:
-    """What all clients of a run saw. `odd` are sentences about impossible responses."""
+    """What all clients of a run record_read. `anomalies` are sentences about impossible responses."""
 
     def __init__(self) -> None:
         self.sent: set[Sent] = set()
-        self.acknowledged: dict[Place, dict[int, Sent]] = {}
+        self.acknowledged: dict[TopicPartition, dict[int, Sent]] = {}
         self.given_up: dict[Sent, str] = {}
-        self.read: dict[Place, dict[int, Sent]] = {}
-        self.reread: Counter[Place] = Counter()
-        """Records read again with other values: what was there had not been committed, and is gone."""
-        self.odd: list[str] = []
-        self.owners: dict[tuple[int, Place], str] = {}
-        self.committed: dict[Place, int] = {}
-        """The highest offset whose commit the coordinator has acknowledged."""
+        self.read: dict[TopicPartition, dict[int, Sent]] = {}
+        self.reread: Counter[TopicPartition] = Counter()
+        """Number of records read again with another value: the first one had not been committed."""
+        self.anomalies: list[str] = []
+        self.owners: dict[tuple[int, TopicPartition], str] = {}
+        self.committed: dict[TopicPartition, int] = {}
+        """The highest offset whose commit was acknowledged."""
         self.reads = 0
         self.commits = 0
-        self.losses: dict[Place, Loss] = {}
+        self.losses: dict[TopicPartition, Loss] = {}
         self.excused_records = 0
         self.excused_commits = 0
-        self.on_acknowledged: Callable[[Place, int], None] = _not_interested
-        self.on_read: Callable[[Place, int], None] = _not_interested
-        self._commits: Counter[Place] = Counter()
+        self.on_acknowledged: Callable[[TopicPartition, int], None] = _ignore
+        self.on_read: Callable[[TopicPartition, int], None] = _ignore
+        self._commits: Counter[TopicPartition] = Counter()
 
     @property
     def acknowledgements(self) -> int:
         return self.excused_records + sum(map(len, self.acknowledged.values()))
 
-    def lost(self, place: Place, end: int) -> None:
-        """No broker is known to have what was committed, up to `end`."""
-        self.excused_records += len(self.acknowledged.pop(place, ()))
-        self.excused_commits += self._commits.pop(place, 0)
-        self.committed.pop(place, None)
-        self.reread.pop(place, None)
-        before = self.losses.get(place)
-        read_end = max(self.read.pop(place, ()), default=-1) + 1
+    def lost(self, partition: TopicPartition, end: int) -> None:
+        """No broker is known to hold the committed records, which ended at `end`."""
+        self.excused_records += len(self.acknowledged.pop(partition, ()))
+        self.excused_commits += self._commits.pop(partition, 0)
+        self.committed.pop(partition, None)
+        self.reread.pop(partition, None)
+        before = self.losses.get(partition)
+        read_end = max(self.read.pop(partition, ()), default=-1) + 1
         if before is not None:
             end, read_end = max(end, before.end), max(read_end, before.read_end)
         numbers: dict[str, int] = {}
         for what in self.sent:
-            if what.place == place:
+            if what.partition == partition:
                 numbers[what.writer] = max(what.number, numbers.get(what.writer, -1))
-        self.losses[place] = Loss(end, read_end, numbers)
+        self.losses[partition] = Loss(end, read_end, numbers)
 
-    def _is_of_before(self, place: Place, offset: int, what: Sent) -> bool:
-        """Whether the response may have been in flight at the last loss of the partition."""
-        loss = self.losses.get(place)
+    def _predates_loss(self, partition: TopicPartition, offset: int, what: Sent) -> bool:
+        """Whether the response may have been in flight when the partition was lost."""
+        loss = self.losses.get(partition)
         return loss is not None and offset < loss.end and what.number <= loss.numbers.get(what.writer, -1)
 
     def acknowledge(self, what: Sent, offset: int) -> None:
-        self.on_acknowledged(what.place, offset)
-        if self._is_of_before(what.place, offset, what):
+        self.on_acknowledged(what.partition, offset)
+        if self._predates_loss(what.partition, offset, what):
             self.excused_records += 1
             return
-        told = self.acknowledged.setdefault(what.place, {})
-        before = told.get(offset)
+        acknowledged = self.acknowledged.setdefault(what.partition, {})
+        before = acknowledged.get(offset)
         if before is not None:
-            self.odd.append(f"offset {offset} of {what.place} was given to {before} and to {what}")
-        told[offset] = what
+            self.anomalies.append(f"offset {offset} of {what.partition} was given to {before} and to {what}")
+        acknowledged[offset] = what
 
-    def saw(self, reader: str, place: Place, offset: int, value: bytes, expected: int | None) -> None:
-        """`expected` is the offset after the one that the reader saw before it, if nothing came between the two."""
+    def record_read(
+        self, reader: str, partition: TopicPartition, offset: int, value: bytes, expected: int | None
+    ) -> None:
+        """A reader got a record. `expected` is the offset after its previous record; None after an assignment."""
         self.reads += 1
-        self.on_read(place, offset)
-        if expected is not None and offset != expected and place not in self.losses:
+        self.on_read(partition, offset)
+        if expected is not None and offset != expected and partition not in self.losses:
             how = "skipped from" if offset > expected else "went back from"
-            self.odd.append(f"{reader} {how} {expected} to {offset} of {place}")
+            self.anomalies.append(f"{reader} {how} {expected} to {offset} of {partition}")
         try:
             what = Sent.of(value)
         except ValueError:
-            self.odd.append(f"{reader} read {value[:40]!r} at {offset} of {place}, which was never sent")
+            self.anomalies.append(f"{reader} read {value[:40]!r} at {offset} of {partition}, which was never sent")
             return
-        if self._is_of_before(place, offset, what):
-            loss = self.losses[place]
-            self.losses[place] = loss._replace(read_end=max(loss.read_end, offset + 1))
+        if self._predates_loss(partition, offset, what):
+            loss = self.losses[partition]
+            self.losses[partition] = loss._replace(read_end=max(loss.read_end, offset + 1))
             return
-        seen = self.read.setdefault(place, {})
+        seen = self.read.setdefault(partition, {})
         if seen.get(offset, what) != what:
-            self.reread[place] += 1
+            self.reread[partition] += 1
         seen[offset] = what
 
-    def began(self, reader: str, place: Place, offset: int, committed: int) -> None:
-        """A member that was given a place reads its first record of it; `committed` was so when it was given it.
+    def started_reading(self, reader: str, partition: TopicPartition, offset: int, committed: int) -> None:
+        """A member reads its first record of an assigned partition; `committed` is from the time of the assignment.
 
-        It repeats nothing that was committed, and leaves nothing out that nobody of the group has read.
+        It repeats no committed record and skips no record that the group has not read.
         """
-        if place in self.losses:
+        if partition in self.losses:
             return
         if offset < committed:
-            self.odd.append(f"{reader} starts {place} at {offset}, but {committed} was committed")
-        read_to = max(self.read.get(place, ()), default=-1) + 1
+            self.anomalies.append(f"{reader} starts {partition} at {offset}, but {committed} was committed")
+        read_to = max(self.read.get(partition, ()), default=-1) + 1
         if offset > read_to:
-            self.odd.append(f"{reader} starts {place} at {offset}, but the group has read up to {read_to}")
+            self.anomalies.append(f"{reader} starts {partition} at {offset}, but the group has read up to {read_to}")
 
-    def assigned(self, member: str, generation: int, place: Place) -> None:
+    def assigned(self, member: str, generation: int, partition: TopicPartition) -> None:
         """A member is assigned a partition in a generation."""
-        owner = self.owners.setdefault((generation, place), member)
+        owner = self.owners.setdefault((generation, partition), member)
         if owner != member:
-            self.odd.append(f"{place} is assigned to {owner} and to {member} in generation {generation}")
+            self.anomalies.append(f"{partition} is assigned to {owner} and to {member} in generation {generation}")
 
     # --- committed offsets
     #
-    # A commit counts from the moment its response arrives, at any member and for any reason. Every later OffsetFetch must
-    # report at least that offset, no matter which broker coordinates by then. The protocol leaves no other way: a commit
-    # of an older generation is rejected and so not acknowledged, and no reader of a run seeks. The commits of one member
-    # go out one after the other and never go back; if an older one were applied last, a later response would show it.
-    # For the same reason no commit is accepted that is below what was committed when it was sent.
-    # An answer to a question from before the commit may tell of less, so what counts is what was known when it was
-    # asked. A reader of a place with a loss may be sent back, and its commits are excused from then on.
+    # A commit counts from the moment its response arrives, at any member and for any reason. Every later OffsetFetch
+    # must report at least that offset, whichever broker coordinates by then. The protocol leaves no exception: a commit
+    # of an older generation is rejected and so not acknowledged, and no reader of a run seeks. A member sends its
+    # commits one after the other and they never go back; if an older one were applied last, a later response would show
+    # it. For the same reason no commit is accepted below the offset that was committed when it was sent.
+    # The response to a request sent before the commit may report less, so a response is compared with what was
+    # committed when the request was sent. After a loss a reader may have to go back, so commits of that partition are
+    # excused from then on.
 
-    def commit_acknowledged(self, offsets: Iterable[tuple[Place, int]], least: Mapping[Place, int] = _NOTHING) -> None:
-        """A member's commit was accepted; when it was sent, `least` was committed."""
-        for place, offset in offsets:
+    def commit_acknowledged(
+        self, offsets: Iterable[tuple[TopicPartition, int]], known: Mapping[TopicPartition, int] = _NO_OFFSETS
+    ) -> None:
+        """A member's commit was accepted. `known` are the committed offsets when it was sent."""
+        for partition, offset in offsets:
             self.commits += 1
-            if place in self.losses:
+            if partition in self.losses:
                 self.excused_commits += 1
                 continue
-            if offset < least.get(place, offset):
-                self.odd.append(
-                    f"{place}: the commit of {offset} was accepted, although {least[place]} was committed before"
+            if offset < known.get(partition, offset):
+                before = known[partition]
+                self.anomalies.append(
+                    f"{partition}: the commit of {offset} was accepted, although {before} was committed before"
                 )
-            self._commits[place] += 1
-            self.committed[place] = max(offset, self.committed.get(place, offset))
+            self._commits[partition] += 1
+            self.committed[partition] = max(offset, self.committed.get(partition, offset))
 
-    def committed_offsets_read(self, least: Mapping[Place, int], told: Mapping[Place, int]) -> None:
-        """A client that begins to read is told that the group has committed `told`; when it asked, `least` was."""
-        for place, offset in least.items():
-            if told.get(place, -1) < offset and place not in self.losses:
-                answer = told.get(place)
-                self.odd.append(f"{place}: the commit of {offset} was acknowledged, but a reader gets {answer}")
+    def committed_offsets_read(
+        self, known: Mapping[TopicPartition, int], fetched: Mapping[TopicPartition, int]
+    ) -> None:
+        """A client got the committed offsets `fetched`. `known` are the committed offsets when it sent the request."""
+        for partition, offset in known.items():
+            if fetched.get(partition, -1) < offset and partition not in self.losses:
+                found = fetched.get(partition)
+                self.anomalies.append(
+                    f"{partition}: the commit of {offset} was acknowledged, but a reader gets {found}"
+                )
 
 
-def _not_interested(place: Place, offset: int) -> None:
-    """Not needed."""
+def _ignore(partition: TopicPartition, offset: int) -> None:
+    """The default callback."""
 
 
-Log = Mapping[Place, Sequence[tuple[int, bytes]]]
+Log = Mapping[TopicPartition, Sequence[tuple[int, bytes]]]
 
 
 def findings(history: History, log: Log) -> list[str]:
     """All violations, the worst first."""
-    stored: dict[Place, dict[int, Sent]] = {}
+    stored: dict[TopicPartition, dict[int, Sent]] = {}
     found: list[str] = []
-    for place, records in log.items():
-        found += _of_partition(history, place, records, stored.setdefault(place, {}))
-    lost = [sentence for place in history.acknowledged for sentence in _lost(history, place, stored.get(place, {}))]
-    gone = [sentence for place in log for sentence in _gone(history, place, stored[place])]
-    unseen = [
-        f"{place}: {what}, acknowledged at {offset}, was read as {seen}"
-        for place, offset, what, seen in unseen_records(history)
+    for partition, records in log.items():
+        found += _misplaced_records(history, partition, records, stored.setdefault(partition, {}))
+    lost = [
+        sentence
+        for partition in history.acknowledged
+        for sentence in _lost_records(history, partition, stored.get(partition, {}))
     ]
-    return [*lost, *found, *history.odd, *gone, *unseen]
+    gone = [sentence for partition in log for sentence in _replaced_records(history, partition, stored[partition])]
+    unseen = [
+        f"{partition}: {what}, acknowledged at {offset}, was read as {seen}"
+        for partition, offset, what, seen in unseen_records(history)
+    ]
+    return [*lost, *found, *history.anomalies, *gone, *unseen]
 
 
-def unseen_records(history: History) -> Iterator[tuple[Place, int, Sent, Sent | None]]:
-    """Acknowledged records that readers should have read by the end, and what they read instead."""
-    for place, told in history.acknowledged.items():
-        seen, loss = history.read.get(place, {}), history.losses.get(place)
-        for offset, what in told.items():
+def unseen_records(history: History) -> Iterator[tuple[TopicPartition, int, Sent, Sent | None]]:
+    """Acknowledged records that should have been read by the end, and what was read at their offsets instead."""
+    for partition, acknowledged in history.acknowledged.items():
+        seen, loss = history.read.get(partition, {}), history.losses.get(partition)
+        for offset, what in acknowledged.items():
             if seen.get(offset) != what and (loss is None or offset >= loss.read_end):
-                yield place, offset, what, seen.get(offset)
+                yield partition, offset, what, seen.get(offset)
 
 
-def commit_findings(history: History, log: Log, commits: Mapping[Place, int]) -> list[str]:
-    """What is wrong with the committed offsets after all members have read everything."""
+def commit_findings(history: History, log: Log, commits: Mapping[TopicPartition, int]) -> list[str]:
+    """Violations of the committed offsets after all members have read everything."""
     found = []
-    for place, told in history.acknowledged.items():
-        least, most = max(told) + 1, len(log.get(place, ()))
-        if place not in history.losses and not least <= commits.get(place, -1) <= most:
-            found.append(f"{place}: {commits.get(place)} is committed, but everything from {least} to {most} was read")
+    for partition, acknowledged in history.acknowledged.items():
+        least, most = max(acknowledged) + 1, len(log.get(partition, ()))
+        if partition not in history.losses and not least <= commits.get(partition, -1) <= most:
+            found.append(
+                f"{partition}: {commits.get(partition)} is committed, but everything from {least} to {most} was read"
+            )
     return found
 
 
-def _of_partition(
+def _misplaced_records(
     history: History,
-    place: Place,
+    partition: TopicPartition,
     records: Sequence[tuple[int, bytes]],
     stored: dict[int, Sent],
 ) -> Iterator[str]:
     offsets: dict[Sent, int] = {}
-    loss = history.losses.get(place)
+    loss = history.losses.get(partition)
     unordered = {} if loss is None else loss.numbers
     last: dict[str, int] = {}
     for expected, (offset, value) in enumerate(records):
         if offset != expected:
-            yield f"{place}: offset {offset} was read where {expected} was expected"
+            yield f"{partition}: offset {offset} was read where {expected} was expected"
             return
         try:
             what = Sent.of(value)
         except ValueError:
-            yield f"{place}: at {offset} is {value[:40]!r}, which was never sent"
+            yield f"{partition}: at {offset} is {value[:40]!r}, which was never sent"
             continue
         stored[offset] = what
-        if what not in history.sent or what.place != place:
-            yield f"{place}: at {offset} is {what}, which was not sent there"
+        if what not in history.sent or what.partition != partition:
+            yield f"{partition}: at {offset} is {what}, which was not sent there"
         if what in offsets:
-            yield f"{place}: {what} is stored twice, at {offsets[what]} and at {offset}"
+            yield f"{partition}: {what} is stored twice, at {offsets[what]} and at {offset}"
         elif unordered.get(what.writer, -1) < what.number < last.get(what.writer, -1):
-            yield f"{place}: at {offset} is {what}, after number {last[what.writer]} of the same writer"
+            yield f"{partition}: at {offset} is {what}, after number {last[what.writer]} of the same writer"
         offsets[what] = offset
         last[what.writer] = max(what.number, last.get(what.writer, -1))
 
 
-def _lost(history: History, place: Place, stored: Mapping[int, Sent]) -> Iterator[str]:
-    for offset, what in history.acknowledged[place].items():
+def _lost_records(history: History, partition: TopicPartition, stored: Mapping[int, Sent]) -> Iterator[str]:
+    for offset, what in history.acknowledged[partition].items():
         there = stored.get(offset)
         if there is None:
-            yield f"{place}: {what} was acknowledged at {offset} and is lost"
+            yield f"{partition}: {what} was acknowledged at {offset} and is lost"
         elif there != what:
-            yield f"{place}: {what} was acknowledged at {offset}, where now {there} is"
+            yield f"{partition}: {what} was acknowledged at {offset}, where now {there} is"
 
 
-def _gone(history: History, place: Place, stored: Mapping[int, Sent]) -> Iterator[str]:
-    """What a reader got is committed: nothing else can be there later."""
-    if history.reread[place]:
-        yield f"{place}: {history.reread[place]} records were read again with other values"
-    for offset, what in history.read.get(place, {}).items():
+def _replaced_records(history: History, partition: TopicPartition, stored: Mapping[int, Sent]) -> Iterator[str]:
+    """Readers get only committed records, so an offset that was read never holds another record later."""
+    if history.reread[partition]:
+        yield f"{partition}: {history.reread[partition]} records were read again with other values"
+    for offset, what in history.read.get(partition, {}).items():
         if stored.get(offset) != what:
-            yield f"{place}: {what} was read at {offset}, where now {stored.get(offset)} is"
+            yield f"{partition}: {what} was read at {offset}, where now {stored.get(offset)} is"

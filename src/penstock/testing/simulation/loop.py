@@ -1,9 +1,9 @@
 """The event loop of one simulated process.
 
-Each life of a process has a loop object of its own; all loops share the queue of one `Scheduler`. A callback belongs
-to the loop that it was given to. After `kill` no callback of that loop ever runs: what it held stays held until the
-end of the run, so that not even a `finally` runs. While a process is paused its callbacks wait, in order. Whatever
-would reach the machine (threads, real sockets, names, signals) raises NotImplementedError.
+Each process has its own loop object, also after a restart; all loops share the queue of one `Scheduler`. After `kill`
+no callback of the loop runs. Its tasks are kept until the end of the run, so that not even a `finally` runs. While a
+process is paused its callbacks wait, in order. Anything that would reach the real machine (threads, sockets, name
+resolution, signals) raises NotImplementedError.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_FOREVER_S = 1e9
-# So that what is due is due by a clock that is wrong, too, when it happens.
+_NO_LIMIT_S = 1e9
+# Added so that a timer is also due by the drifting clock of its host when it runs.
 _ROUNDING_S = 1e-9
 
 
 class Unhandled(SimulationFailed):
     """An unhandled exception, or an error reported by asyncio."""
 
-    def __init__(self, place: str, told: str) -> None:
-        super().__init__(f"{place}: {told}")
+    def __init__(self, process: str, text: str) -> None:
+        super().__init__(f"{process}: {text}")
 
 
 class Network(Protocol):
@@ -45,7 +45,7 @@ class Network(Protocol):
 
 
 class SimulatedLoop(asyncio.AbstractEventLoop):
-    """One process's view of the scheduler. `host` is the address at which it lives."""
+    """One process's view of the scheduler. `host` is the address of its machine."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         random: Random | None = None,
         rate: float = 1.0,
     ) -> None:
-        """`rate` is how fast the machine's clocks go: 1.01 is a hundredth too fast."""
+        """`rate` is the speed of the machine's clocks: 1.01 is 1 % fast."""
         self.scheduler = scheduler
         self.rate = rate
         self.name = name
@@ -73,26 +73,26 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._pauses = 0
         self._busy_until_s = 0.0
         self._held: list[Handle] = []
-        self._kept: set[asyncio.Task[Any]] = set()
+        self._tasks_at_death: set[asyncio.Task[Any]] = set()
         self._is_closed = False
         self._ready = scheduler.ready
-        self._at = scheduler.at
+        self._schedule = scheduler.schedule
 
     def __repr__(self) -> str:
         state = "dead" if self.is_dead else "running" if self.is_running_now else "paused"
         return f"<SimulatedLoop {self.name} {state}>"
 
-    # --- what happens to a process
+    # --- the life cycle of a process
 
     def kill(self) -> None:
-        """End at once. Tasks are kept as they are: a dead process runs no `finally`."""
-        self._kept = asyncio.all_tasks(self)
+        """End the process at once. Its tasks are kept as they are: a dead process runs no `finally`."""
+        self._tasks_at_death = asyncio.all_tasks(self)
         self.is_dead = True
         self.is_running_now = False
         self._held.clear()
 
     def pause(self) -> None:
-        """Its callbacks wait for as many `resume`s."""
+        """Hold callbacks until `resume` was called as often as `pause`."""
         self._pauses += 1
         self.is_running_now = False
 
@@ -104,20 +104,20 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             self._ready.extend(held)
 
     def busy_for(self, seconds: float) -> None:
-        """Block for that long."""
+        """Block the loop, as a synchronous call does."""
         if self.is_dead or seconds <= 0:
             return
         now_s = self.scheduler.now_s
         if self._busy_until_s <= now_s:
             self._busy_until_s = now_s
             self.pause()
-            kernel_of(self.scheduler).call_soon(self._maybe_free)
+            kernel_of(self.scheduler).call_soon(self._end_busy)
         self._busy_until_s += seconds
 
-    def _maybe_free(self) -> None:
-        # On the kernel's loop: whoever wakes a process is not that process.
+    def _end_busy(self) -> None:
+        # Runs on the kernel's loop, since the callbacks of a paused process do not run.
         if self.scheduler.now_s < self._busy_until_s:
-            kernel_of(self.scheduler).call_at(self._busy_until_s, self._maybe_free)
+            kernel_of(self.scheduler).call_at(self._busy_until_s, self._end_busy)
         else:
             self.resume()
 
@@ -142,7 +142,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.TimerHandle:
         when_s = self.scheduler.now_s + (delay if self.rate == 1.0 else delay / self.rate + _ROUNDING_S)
         handle = Handle(self, when_s, callback, args, context)
-        self._at(when_s, handle)
+        self._schedule(when_s, handle)
         return handle
 
     def call_at(  # type: ignore[override]
@@ -150,7 +150,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.TimerHandle:
         when_s = when if self.rate == 1.0 else when / self.rate + _ROUNDING_S
         handle = Handle(self, when_s, callback, args, context)
-        self._at(when_s, handle)
+        self._schedule(when_s, handle)
         return handle
 
     def time(self) -> float:
@@ -171,7 +171,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return asyncio.Task(cast("Coroutine[Any, Any, T]", coro), loop=self, name=name, context=context)
 
     def run_until_complete(  # type: ignore[override]
-        self, future: Awaitable[T], *, limit_s: float = _FOREVER_S
+        self, future: Awaitable[T], *, limit_s: float = _NO_LIMIT_S
     ) -> T:
         """The result of a future. Raises Stuck if it is not done by virtual time `limit_s`."""
         task = asyncio.ensure_future(future, loop=self)
@@ -214,7 +214,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             raise NotImplementedError("only connections to an address and a port of a simulated network are simulated")
         socket = await self.network.connect(self, host, port)
         if ssl is not None:
-            # Nobody here speaks TLS, and whoever is greeted in it hangs up.
+            # TLS is not simulated: the peer closes the connection, as a plaintext server does.
             cast(Any, socket).abort()
             raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
         protocol = protocol_factory()
@@ -229,7 +229,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             raise NotImplementedError("only servers at a port of a simulated network are simulated")
         return SimulatedServer(self, cast(Any, self.network.listen(self, host or "", port)), protocol_factory)
 
-    # --- complaints
+    # --- errors
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         if self.is_dead:
@@ -254,14 +254,14 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._is_closed = True
 
 
-def process_loop(scheduler: Scheduler, name: str, **given: Any) -> SimulatedLoop:
-    """A loop for a new life of a process; `given` is what `SimulatedLoop` takes."""
-    # What of asyncio's loop is not simulated stays asyncio's own: it raises NotImplementedError.
-    return SimulatedLoop(scheduler, name, **given)  # type: ignore[abstract]
+def process_loop(scheduler: Scheduler, name: str, **arguments: Any) -> SimulatedLoop:
+    """A loop for a new process, with the arguments of `SimulatedLoop`."""
+    # The abstract methods that are not simulated stay asyncio's own, which raise NotImplementedError.
+    return SimulatedLoop(scheduler, name, **arguments)  # type: ignore[abstract]
 
 
 def kernel_of(scheduler: Scheduler) -> SimulatedLoop:
-    """The loop of everything that is not a process: wires, switches, operating systems. Never paused."""
+    """The loop of everything outside the processes: network and operating systems. It is never paused."""
     if scheduler.kernel is None:
         scheduler.kernel = process_loop(scheduler, "kernel")
     return scheduler.kernel

@@ -1,8 +1,9 @@
-"""Safeguards that can be switched off by name, to show that a run with drawn faults notices.
+"""Mutations: safeguards that can be switched off by name, to show that a run with drawn faults notices.
 
-A `Mutation` replaces a function or two and names the violation that follows. A replacement has the parameters of what
-it replaces; one that has drifted from the code is rejected when it is applied, since whatever it broke would look like
-a catch. `campaign` runs mutations under drawn faults. A mutation that no seed catches is a gap in the simulator.
+A `Mutation` replaces one or more functions and names the violation that follows. A replacement must have the
+parameters of what it replaces. One that has drifted from the code is rejected when it is applied, because the errors
+that it causes would look like a catch. `campaign` runs mutations under drawn faults. A mutation that no seed catches is
+a gap in the simulator.
 """
 
 from __future__ import annotations
@@ -52,7 +53,6 @@ from penstock.replication import partition as partitions
 from penstock.replication.fetch_state import EpochEnd, Epochs, PartitionFetchState, Position
 from penstock.replication.isr import UNKNOWN_START, Leadership, Progress
 from penstock.replication.partition import Partition
-from penstock.replication.replica_manager import ReplicaManager
 from penstock.runtime.files import File, Files
 from penstock.testing.simulated_files import SimulatedFile
 from penstock.testing.simulation.cluster import CannotStart
@@ -65,7 +65,7 @@ from penstock.wire.schemas.offset_commit import OffsetCommitRequest
 from penstock.wire.schemas.sync_group import SyncGroupRequest
 from penstock.wire.types import Message
 
-SOMETHING: Final = "…"
+ANY_TEXT: Final = "…"
 
 
 class UnknownMutation(ValueError):
@@ -78,7 +78,7 @@ class DriftedMutation(TypeError):
 
 
 class Expected(NamedTuple):
-    """A violation: its class and its sentence, in which `…` matches anything."""
+    """A violation: its class and its sentence, in which `…` matches any text."""
 
     error: type[SimulationFailed]
     sentence: str
@@ -88,14 +88,14 @@ class Expected(NamedTuple):
 
     def matches(self, problem: str) -> bool:
         """Whether a report has this problem."""
-        pattern = ".*".join(map(re.escape, self.sentence.split(SOMETHING)))
+        pattern = ".*".join(map(re.escape, self.sentence.split(ANY_TEXT)))
         return problem.startswith(f"{self.error.__name__}: ") and re.search(pattern, problem) is not None
 
 
 class Mutation(NamedTuple):
-    """In `replaced`, each `target.attribute` becomes the third; at least one of `expected` follows, sooner or later.
+    """A safeguard to switch off: each (target, attribute, replacement) of `replaced` is applied.
 
-    `brokers` is how many it takes.
+    At least one of the `expected` violations follows under some seeds. `brokers` is the number of brokers it needs.
     """
 
     what: str
@@ -144,7 +144,7 @@ def _parameters(function: FunctionType) -> list[str]:
     return [f"{'*, ' if each.kind is each.KEYWORD_ONLY else ''}{each}" for each in bare]
 
 
-# --- one broker: its log, its disk, its tree
+# --- a single broker: its log, disk and metadata tree
 
 
 def _durable_at_once(self: GroupCommit, log: Flushable, offset: int, done: Done, *, is_urgent: bool = True) -> None:
@@ -161,7 +161,7 @@ def _always_new(self: ProducerStates, batch: StoredBatch, *, from_client: bool =
     return NEW
 
 
-def _run_whatever_happens(self: Flush) -> None:
+def _run_ignoring_errors(self: Flush) -> None:
     with suppress(OSError):
         _REAL_RUN(self)
 
@@ -181,7 +181,7 @@ def _append_without_sync(self: Journal, entries: list[Entry]) -> None:
 
 
 def _no_sync(self: SimulatedFile) -> None:
-    """The disk is not asked."""
+    """Does not sync."""
 
 
 def _advance_over_unsynced(self: Partition) -> None:
@@ -199,10 +199,10 @@ _REAL_JOURNAL_APPEND = Journal.append
 _REAL_ADVANCE = Partition.advance
 
 
-# --- replication and control
+# --- replication and controller
 
 
-def _follow_and_cut(self: Partition, image: PartitionImage) -> bool:
+def _follow_and_truncate(self: Partition, image: PartitionImage) -> bool:
     is_new = _REAL_FOLLOW(self, image)
     if is_new and self.log.log_end_offset > self.log.high_watermark and self.log.failure is None:
         self.truncate_to(self.log.high_watermark)
@@ -213,19 +213,19 @@ def _no_divergence(position: Position, log_end: int, epochs: Epochs) -> EpochEnd
     return None
 
 
-def _lead_with_all(self: Partition, image: PartitionImage, me: int, brokers: Mapping[int, int], now_ms: float) -> bool:
+def _lead_with_everything_committed(
+    self: Partition, image: PartitionImage, me: int, brokers: Mapping[int, int], now_ms: float
+) -> bool:
     if self.leadership is None:
         self.log.advance_high_watermark(self.log.log_end_offset)
     return _REAL_LEAD(self, image, me, brokers, now_ms)
 
 
-def _when_durable_here(
-    self: ReplicaManager, partition: Partition, end_offset: int, timeout_ms: float, done: Any
-) -> None:
-    self.when_durable(partition, end_offset, done)
+def _when_durable_here(self: Partition, end_offset: int, timeout_ms: float, done: Any) -> None:
+    self._commits.when_durable(self.log, end_offset, done)
 
 
-def _only_the_asked_for(self: Leadership) -> frozenset[int]:
+def _only_the_requested_isr(self: Leadership) -> frozenset[int]:
     return frozenset(self.isr if self._pending is None else self._pending.isr)
 
 
@@ -249,11 +249,11 @@ def _known_already(
     return _REAL_FETCHED_BY(self, broker, broker_epoch, position, {**brokers, broker: broker_epoch}, now_ms, log_start)
 
 
-def _forget_nothing(self: Progress, now_ms: float) -> None:
-    """Whatever a broker said before it came back goes on to count."""
+def _keep_progress(self: Progress, now_ms: float) -> None:
+    """What a broker reported before its restart still counts."""
 
 
-def _refuse_nobody(partition: PartitionImage, request: IsrRequest, image: ClusterImage) -> ErrorCode | None:
+def _accept_every_isr(partition: PartitionImage, request: IsrRequest, image: ClusterImage) -> ErrorCode | None:
     return None
 
 
@@ -262,24 +262,24 @@ def _append_without_producers(self: PartitionLog, batches: Buffer, *, now_ms: in
         return _REAL_APPEND(self, batches, now_ms=now_ms)
 
 
-def _never_forgetful(registration: BrokerRegistration, known_epoch: int) -> bool:
+def _never_unclean(registration: BrokerRegistration, known_epoch: int) -> bool:
     return False
 
 
-def _nobody_emptied(
+def _none_emptied(
     image: ClusterImage,
     found: Mapping[int, BrokerRegistration],
     handled_epochs: Mapping[int, int],
     unsettled: Iterable[int] = (),
 ) -> MembershipChanges:
-    return _REAL_NEWS(image, found, handled_epochs, unsettled)._replace(emptied=())
+    return _REAL_CHANGES(image, found, handled_epochs, unsettled)._replace(emptied=())
 
 
-def _nothing_ends(damage: Damage | None) -> LogDamage | None:
+def _no_damage(damage: Damage | None) -> LogDamage | None:
     return None
 
 
-def _nothing_is_missing(found: Any, recovery_point: int | None) -> LogDamage | None:
+def _no_missing_end(found: Any, recovery_point: int | None) -> LogDamage | None:
     return None
 
 
@@ -295,7 +295,7 @@ def _elect_in_the_same_epoch(
     return _REAL_ELECT(partition, live, (), controller_epoch, rules, uncleanly_stopped, emptied)
 
 
-def _eligible_for_ever(
+def _always_eligible(
     partition: PartitionImage, isr: tuple[int, ...], rules: PartitionRules, unsafe: Collection[int]
 ) -> tuple[int, ...]:
     return tuple(
@@ -309,17 +309,17 @@ _REAL_FOLLOW = Partition.follow
 _REAL_LEAD = Partition.lead
 _REAL_FETCHED_BY = Partition.fetched_by
 _REAL_APPEND = PartitionLog.append_as_follower
-_REAL_NEWS = failover.find_membership_changes
+_REAL_CHANGES = failover.find_membership_changes
 _REAL_ELECT = election.elect
 
 
-# --- the coordinators of groups
+# --- group coordinator
 
 
-def _anybody_may_commit(
+def _accept_any_generation(
     group: Group, generation: int, member_id: str, instance_id: str | None, *, transactional: bool
 ) -> None:
-    """Whatever the generation."""
+    """Accepts every generation."""
 
 
 def _reply_at_once(self: Turn, to: RequestContext, message: Message, error: Callable[[ErrorCode], Message]) -> None:
@@ -389,7 +389,7 @@ def _fetched_so_far(self: Commits, states: Iterable[PartitionState]) -> dict[Top
     }
 
 
-def _acknowledge_doubtful(
+def _acknowledge_uncertain(
     code: ErrorCode, *, count: int, is_numbered: bool, is_oldest: bool, may_retry: bool, is_recognisable: bool = True
 ) -> Decision:
     if code in (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.REQUEST_TIMED_OUT):
@@ -404,7 +404,7 @@ def _acknowledge_doubtful(
     )
 
 
-async def _commit_whatever_is_said(
+async def _commit_ignoring_errors(
     self: BrokerOffsetStore, connection: Connection, group: str, request: OffsetCommitRequest, timeout_ms: int
 ) -> None:
     with suppress(GroupError):
@@ -416,118 +416,118 @@ _REAL_DECIDE = decide
 _REAL_STORE_COMMIT = BrokerOffsetStore._commit
 
 
-def _broken(sentence: str) -> Expected:
+def _invariant(sentence: str) -> Expected:
     return Expected(InvariantBroken, sentence)
 
 
-def _found(sentence: str) -> Expected:
+def _violation(sentence: str) -> Expected:
     return Expected(Violation, sentence)
 
 
-_UNDURABLE: Final = _broken("the high watermark of … is …, where … are required")
-_NOT_ON_DISK: Final = _broken("reports … as durable, but its disk has …")
-_LEADER_LACKS: Final = _broken("leads in epoch … and has … where … is committed")
-_IN_SYNC_LACKS: Final = _broken("is in sync and has … where … is committed")
-_CUT: Final = _broken("is in sync and truncates …, which is committed")
-_STORED_OTHERWISE: Final = _broken("stores …, which others have as …")
-_TOLD_EARLY: Final = _broken("a producer gets offset …, but only … is committed")
-_EPOCH_OF_TWO: Final = _broken("epoch … is led by … and by …")
-_TWICE: Final = _found("is stored twice, at … and at …")
-_LOST: Final = _found("was acknowledged at … and is lost")
-_REPLACED: Final = _found("was acknowledged at …, where … is")
-_SEQUENCE_AGAIN: Final = _found("has sequence … of producer … again")
-_OWNED_TWICE: Final = _found("is assigned to … and to … in generation …")
-_GIVEN_TWICE: Final = _found("offset … of … was given to … and to …")
-_COMMIT_LOST: Final = _found("the commit of … was acknowledged, but a reader gets …")
-_COMMIT_BACK: Final = _found("the commit of … was accepted, although … was committed before")
-_LEFT_OUT: Final = _found("starts … at …, but the group has read up to …")
+_NOT_ENOUGH_COPIES: Final = _invariant("the high watermark of … is …, where … are required")
+_NOT_ON_DISK: Final = _invariant("reports … as durable, but its disk has …")
+_LEADER_LACKS: Final = _invariant("leads in epoch … and has … where … is committed")
+_IN_SYNC_LACKS: Final = _invariant("is in sync and has … where … is committed")
+_TRUNCATED: Final = _invariant("is in sync and truncates …, which is committed")
+_OTHER_BYTES: Final = _invariant("stores …, which others have as …")
+_ACKNOWLEDGED_EARLY: Final = _invariant("a producer gets offset …, but only … is committed")
+_TWO_LEADERS: Final = _invariant("epoch … is led by … and by …")
+_TWICE: Final = _violation("is stored twice, at … and at …")
+_LOST: Final = _violation("was acknowledged at … and is lost")
+_REPLACED: Final = _violation("was acknowledged at …, where … is")
+_SEQUENCE_AGAIN: Final = _violation("has sequence … of producer … again")
+_OWNED_TWICE: Final = _violation("is assigned to … and to … in generation …")
+_OFFSET_REUSED: Final = _violation("offset … of … was given to … and to …")
+_COMMIT_LOST: Final = _violation("the commit of … was acknowledged, but a reader gets …")
+_COMMIT_BACK: Final = _violation("the commit of … was accepted, although … was committed before")
+_SKIPPED: Final = _violation("starts … at …, but the group has read up to …")
 _UNREAD: Final = Expected(Unhealed, "readers have caught up: not within …")
 
-ALONE: Final = 1
+SINGLE_BROKER: Final = 1
 
 MUTATIONS: Final[dict[str, Mutation]] = {
     "acknowledge-without-sync": Mutation(
         "acks=all is acknowledged before the records are on disk",
         ((GroupCommit, "when_durable", _durable_at_once),),
-        (_UNDURABLE, _NOT_ON_DISK),
-        ALONE,
+        (_NOT_ENOUGH_COPIES, _NOT_ON_DISK),
+        SINGLE_BROKER,
     ),
     "recovery-without-checksum": Mutation(
         "recovery trusts every batch whose header looks sound",
         ((recovery, "walk", _walk_unverified),),
         (_UNREAD, _LEADER_LACKS, _NOT_ON_DISK),
-        ALONE,
+        SINGLE_BROKER,
     ),
     "retries-are-appended": Mutation(
         "a retried batch is stored again",
         ((ProducerStates, "check", _always_new),),
         (_TWICE, _SEQUENCE_AGAIN),
-        ALONE,
+        SINGLE_BROKER,
     ),
     "failed-syncs-count": Mutation(
         "a failed sync counts as successful",
-        ((Flush, "run", _run_whatever_happens),),
+        ((Flush, "run", _run_ignoring_errors),),
         (_LEADER_LACKS, _NOT_ON_DISK),
-        ALONE,
+        SINGLE_BROKER,
     ),
     "rotten-cache-believed": Mutation(
         "after a failed sync, a restart trusts the page cache",
         ((log_loader, "has_failed_sync", _no_failed_sync),),
         (_LEADER_LACKS, _NOT_ON_DISK),
-        ALONE,
+        SINGLE_BROKER,
     ),
     "segments-without-names": Mutation(
         "new segments are synced, but not their folder entries",
         ((Flush, "run", _run_without_names),),
         (_LEADER_LACKS, _NOT_ON_DISK),
-        ALONE,
+        SINGLE_BROKER,
     ),
     "tree-without-sync": Mutation(
         "metadata changes are acknowledged before they are on disk",
         ((Journal, "append", _append_without_sync),),
-        (Expected(CannotStart, "does not start: …"), _EPOCH_OF_TWO),
-        ALONE,
+        (Expected(CannotStart, "does not start: …"), _TWO_LEADERS),
+        SINGLE_BROKER,
     ),
     "watermark-over-unsynced": Mutation(
         "consumers get records that a power loss can take",
         ((Partition, "advance", _advance_over_unsynced),),
-        (_UNDURABLE, _NOT_ON_DISK),
-        ALONE,
+        (_NOT_ENOUGH_COPIES, _NOT_ON_DISK),
+        SINGLE_BROKER,
     ),
     "truncate-by-watermark": Mutation(
         "a follower truncates to its own high watermark, not where epochs diverge",
-        ((Partition, "follow", _follow_and_cut),),
-        (_CUT, _LEADER_LACKS),
+        ((Partition, "follow", _follow_and_truncate),),
+        (_TRUNCATED, _LEADER_LACKS),
     ),
     "divergence-ignored": Mutation(
-        "a follower is not told where its log diverges from the leader's",
+        "the leader does not report where a follower's log diverges from its own",
         ((partitions, "divergence", _no_divergence),),
-        (_IN_SYNC_LACKS, _LEADER_LACKS, _CUT, _STORED_OTHERWISE),
+        (_IN_SYNC_LACKS, _LEADER_LACKS, _TRUNCATED, _OTHER_BYTES),
     ),
     "follower-asks-before-sync": Mutation(
         "a follower fetches on before its records are on disk",
         ((PartitionFetchState, "must_sync", property(lambda self: False)),),
-        (_UNDURABLE,),
+        (_NOT_ENOUGH_COPIES,),
     ),
     "watermark-restored-too-high": Mutation(
         "a new leader takes everything it has as committed",
-        ((Partition, "lead", _lead_with_all),),
-        (_UNDURABLE, _IN_SYNC_LACKS),
+        ((Partition, "lead", _lead_with_everything_committed),),
+        (_NOT_ENOUGH_COPIES, _IN_SYNC_LACKS),
     ),
     "acknowledge-without-watermark": Mutation(
         "acks=all is acknowledged when only the leader has the records",
-        ((ReplicaManager, "when_committed", _when_durable_here),),
-        (_TOLD_EARLY,),
+        ((Partition, "when_committed", _when_durable_here),),
+        (_ACKNOWLEDGED_EARLY,),
     ),
     "shrink-before-answer": Mutation(
         "a replica to be removed from the ISR is ignored before the controller has agreed",
-        ((Leadership, "widest_isr", property(_only_the_asked_for)),),
-        (_IN_SYNC_LACKS, _LEADER_LACKS, _UNDURABLE),
+        ((Leadership, "widest_isr", property(_only_the_requested_isr)),),
+        (_IN_SYNC_LACKS, _LEADER_LACKS, _NOT_ENOUGH_COPIES),
     ),
     "too-few-in-sync": Mutation(
         "the high watermark moves with too few replicas in sync",
         ((Leadership, "is_enough", property(lambda self: True)),),
-        (_UNDURABLE,),
+        (_NOT_ENOUGH_COPIES,),
     ),
     "join-too-early": Mutation(
         "a follower joins the ISR before it has everything committed",
@@ -538,11 +538,11 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "what a broker reported before its restart counts afterwards",
         (
             (Partition, "fetched_by", _known_already),
-            (Progress, "forget", _forget_nothing),
+            (Progress, "forget", _keep_progress),
             (Leadership, "_may_join", _may_join_as_before),
-            (election, "_isr_error", _refuse_nobody),
+            (election, "_isr_error", _accept_every_isr),
         ),
-        (_IN_SYNC_LACKS, _LEADER_LACKS, _UNDURABLE),
+        (_IN_SYNC_LACKS, _LEADER_LACKS, _NOT_ENOUGH_COPIES),
     ),
     "producers-not-followed": Mutation(
         "followers do not keep the state of idempotent producers",
@@ -551,32 +551,32 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "forgetful-brokers-trusted": Mutation(
         "a broker that lost power is trusted with what it had not synced",
-        ((failover, "had_unclean_shutdown", _never_forgetful),),
+        ((failover, "had_unclean_shutdown", _never_unclean),),
         (_LEADER_LACKS,),
     ),
     "emptied-brokers-trusted": Mutation(
         "a broker that comes back with an empty disk counts as in sync",
-        ((failover, "find_membership_changes", _nobody_emptied),),
+        ((failover, "find_membership_changes", _none_emptied),),
         (_LEADER_LACKS, _IN_SYNC_LACKS),
     ),
     "damage-taken-for-a-torn-end": Mutation(
         "a log is truncated at damage of durable records, and its broker counts as in sync",
-        ((log_loader, "_ended", _nothing_ends), (log_loader, "_missing_end", _nothing_is_missing)),
+        ((log_loader, "_ended", _no_damage), (log_loader, "_missing_end", _no_missing_end)),
         (_LEADER_LACKS, _IN_SYNC_LACKS),
     ),
     "epoch-stays-after-restart": Mutation(
         "a restarted leader continues in its old epoch",
         ((election, "elect", _elect_in_the_same_epoch),),
-        (_EPOCH_OF_TWO,),
+        (_TWO_LEADERS,),
     ),
     "eligible-for-ever": Mutation(
         "a replica that left the ISR stays eligible whatever was committed since",
-        ((election, "_eligible", _eligible_for_ever),),
+        ((election, "_eligible", _always_eligible),),
         (_LEADER_LACKS,),
     ),
     "old-generations-commit": Mutation(
         "a commit is accepted from any generation",
-        ((group_commits, "check_commit", _anybody_may_commit),),
+        ((group_commits, "check_commit", _accept_any_generation),),
         (_COMMIT_LOST, _COMMIT_BACK),
     ),
     "commits-answered-early": Mutation(
@@ -621,22 +621,22 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "doubtful-answers-believed": Mutation(
         "the producer takes NOT_ENOUGH_REPLICAS_AFTER_APPEND as an acknowledgement",
-        ((sender, "decide", _acknowledge_doubtful),),
-        (_LOST, _REPLACED, _GIVEN_TWICE, _UNREAD),
+        ((sender, "decide", _acknowledge_uncertain),),
+        (_LOST, _REPLACED, _OFFSET_REUSED, _UNREAD),
     ),
     "commits-what-was-fetched": Mutation(
         "the consumer commits what it has fetched, not what was consumed",
         ((Commits, "consumed", _fetched_so_far),),
-        (_UNREAD, _LEFT_OUT),
+        (_UNREAD, _SKIPPED),
     ),
     "reads-after-revocation": Mutation(
         "the consumer returns fetched records of revoked partitions",
         ((Chunk, "is_stale", property(lambda self: False)),),
-        (_found("gets offset … of …, which it has given up"),),
+        (_violation("gets offset … of …, which it has given up"),),
     ),
     "rejected-commits-believed": Mutation(
         "the consumer takes a rejected commit as successful",
-        ((BrokerOffsetStore, "_commit", _commit_whatever_is_said),),
+        ((BrokerOffsetStore, "_commit", _commit_ignoring_errors),),
         (_COMMIT_LOST, _COMMIT_BACK),
     ),
 }

@@ -1,10 +1,10 @@
 """A simulated network: hosts, paths between them, sockets and listeners.
 
-A `Pipe` is one direction of a connection. It delivers what was sent, in order, in pieces of any size, or never.
+A `Pipe` is one direction of a connection. It delivers the sent bytes in order, in pieces of any size, or not at all.
 Buffers are bounded, so a sender waits for a peer that does not read. A cut path holds bytes back, as TCP
-retransmission does, until it heals or the sender gives up; each direction is cut by itself. A socket of a dead process
-answers with a reset, one of a machine without power does not answer. Sockets belong to the machine and work while
-their process is paused. Delays, rarely long ones, and the way streams fall into pieces are drawn from the seed.
+retransmission does, until it heals or the sender gives up; each direction is cut separately. A socket of a dead
+process answers with a reset; a machine without power does not answer. Sockets belong to the machine and work while
+their process is paused. Delays, few of them long, and the pieces of a stream are drawn from the seed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Address(NamedTuple):
 
 
 class Pollable(Protocol):
-    """What a loop can watch."""
+    """A socket or listener that a loop can poll."""
 
     def set_reader(self, callback: Callback | None) -> bool: ...
 
@@ -46,7 +46,7 @@ class Pollable(Protocol):
 
 
 class _Polled:
-    """Calls the reader as long as there is something to read, and the writer as long as there is room, on its loop."""
+    """Calls the reader while data is readable, and the writer while there is room to write, on its loop."""
 
     def __init__(self, network: SimulatedNetwork, loop: SimulatedLoop) -> None:
         self.network = network
@@ -139,7 +139,7 @@ class SimulatedSocket(_Polled):
             if len(piece) > size:
                 self._inbox.appendleft(piece[size:])
                 piece = piece[:size]
-            self.incoming.taken(len(piece))
+            self.incoming.consumed(len(piece))
             return piece
         if self.error is not None:
             raise self.error
@@ -181,7 +181,7 @@ class SimulatedSocket(_Polled):
             self.outgoing.send(_EOF)
 
     def close(self) -> None:
-        """As a kernel does it: politely, or with a reset if something was not read."""
+        """Close as a kernel does: with a FIN, or with a reset if received data was not read."""
         if self.closed:
             return
         if self._inbox:
@@ -216,12 +216,12 @@ class SimulatedSocket(_Polled):
         """It never blocks."""
 
     def setsockopt(self, *option: object) -> None:
-        """No option makes a difference here."""
+        """Options have no effect."""
 
     def getsockname(self) -> Address:
         return self.local
 
-    # --- what the network brings
+    # --- called by the network
 
     def arrived(self, piece: bytes) -> bool:
         """Receive bytes or the end of the stream; False if the socket is closed."""
@@ -268,7 +268,7 @@ class Pipe:
         return WINDOW_BYTES - self._outstanding
 
     def send(self, data: bytes) -> None:
-        """Bytes, or none for the end."""
+        """Send bytes; none for the end of the stream."""
         self._outstanding += len(data)
         flights = self._flights
         due_s = self.network.arrival_s(self._source, self._target, len(data))
@@ -315,14 +315,14 @@ class Pipe:
             self.sender.fail(errno.ETIMEDOUT)
 
     def resume(self, after_s: float) -> None:
-        """The path may work again: retransmit."""
+        """The path works again: retransmit."""
         self._is_stalled = False
         due_s = self.network.kernel.time() + after_s
         self._flights = deque((max(due_s, at_s), piece) for at_s, piece in self._flights)
         self._arm()
 
-    def taken(self, count: int) -> None:
-        """The receiver has read that much: there is room for more."""
+    def consumed(self, count: int) -> None:
+        """The receiver has read `count` bytes, so there is room for more."""
         self._outstanding -= count
         if not self.sender.closed and self.sender.is_waiting_for_room:
             self.sender.poll()
@@ -334,7 +334,7 @@ class Pipe:
 
 
 class SimulatedListener(_Polled):
-    """A port at which connections come in; those not accepted yet wait in it."""
+    """A listening port with a queue of connections that are not accepted yet."""
 
     def __init__(self, network: SimulatedNetwork, loop: SimulatedLoop, address: Address) -> None:
         super().__init__(network, loop)
@@ -345,7 +345,7 @@ class SimulatedListener(_Polled):
     def is_readable(self) -> bool:
         return bool(self._waiting)
 
-    def came(self, socket: SimulatedSocket) -> None:
+    def enqueue(self, socket: SimulatedSocket) -> None:
         self._waiting.append(socket)
         self.poll()
 
@@ -375,9 +375,9 @@ _TAIL_CHANCE: Final = 0.01
 _TAIL_FACTOR: Final = 20.0
 _LEAST_DELAY_S: Final = 0.0001
 _SPREAD_S: Final = 0.0006
-_SYN_AGAIN_S: Final = 1.0
+_SYN_RETRY_S: Final = 1.0
 _SYN_TRIES: Final = 8
-_SENT_AGAIN_S: Final = 0.4
+_RETRANSMIT_S: Final = 0.4
 
 
 class SimulatedNetwork:
@@ -396,7 +396,7 @@ class SimulatedNetwork:
         self._cuts: dict[tuple[str, str], int] = {}
         self._slow: dict[tuple[str, str], float] = {}
         self._off: set[str] = set()
-        self._doubled: dict[str, int] = {}
+        self._duplicating: dict[str, int] = {}
         self._last_port: dict[str, int] = {}
         self._last_descriptor = 2
 
@@ -411,7 +411,7 @@ class SimulatedNetwork:
         return target not in self._off and not (self._cuts and (source, target) in self._cuts)
 
     def arrival_s(self, source: str, target: str, size: int = 0) -> float:
-        """When something that is sent now arrives."""
+        """The arrival time of something sent now."""
         draw = self._draw
         delay_s = _LEAST_DELAY_S + draw() * _SPREAD_S + size / _BYTES_PER_S
         if draw() < _TAIL_CHANCE:
@@ -421,14 +421,14 @@ class SimulatedNetwork:
         return self._scheduler.now_s + delay_s
 
     def pieces(self, data: bytes) -> Iterable[bytes]:
-        """Split a write: mostly whole, sometimes in two parts."""
+        """The pieces in which a write arrives: mostly one, sometimes two."""
         if len(data) > 1 and self._draw() < _SPLIT_CHANCE:
             middle = self._random.randrange(1, len(data))
             return (data[:middle], data[middle:])
         return (data,)
 
     def cut(self, sources: Iterable[str], targets: Iterable[str]) -> None:
-        """Cut the paths from sources to targets, until as many `heal`s."""
+        """Cut the paths from sources to targets, until `heal` was called as often."""
         targets = tuple(targets)
         for source in sources:
             for target in targets:
@@ -446,7 +446,7 @@ class SimulatedNetwork:
         self._resume()
 
     def heal_all(self) -> None:
-        """Heal every path; hosts without power stay so."""
+        """Heal every path. Hosts without power stay off."""
         self._cuts.clear()
         self._slow.clear()
         self._resume()
@@ -456,33 +456,33 @@ class SimulatedNetwork:
         self._slow[source, target] = factor
 
     def double_connections(self, host: str) -> None:
-        """Accept every connection to a host twice, until as many `single_connections`."""
-        self._doubled[host] = self._doubled.get(host, 0) + 1
+        """Accept every connection to a host twice, until `single_connections` was called as often."""
+        self._duplicating[host] = self._duplicating.get(host, 0) + 1
 
     def single_connections(self, host: str) -> None:
-        self._doubled[host] -= 1
+        self._duplicating[host] -= 1
 
     def _resume(self) -> None:
         for pipe in list(self.stalled):
             if self.reaches(pipe.sender.local.host, pipe.receiver.local.host):
                 del self.stalled[pipe]
-                pipe.resume(self._random.random() * _SENT_AGAIN_S)
+                pipe.resume(self._random.random() * _RETRANSMIT_S)
 
     # --- hosts
 
     def process_ended(self, loop: SimulatedLoop) -> None:
         """Close the sockets of a dead process, as the operating system does: cleanly, or by reset."""
-        is_polite = self._random.random() < 0.5
+        is_clean = self._random.random() < 0.5
         for listener in [each for each in self._listeners.values() if each.loop is loop]:
             listener.close()
         for socket in [each for each in self._sockets if each.loop is loop]:
-            if is_polite:
+            if is_clean:
                 socket.close()
             else:
                 socket.abort()
 
     def power_off(self, host: str) -> None:
-        """The host is silent from now on."""
+        """The host neither sends nor answers from now on."""
         self._off.add(host)
         for listener in [each for each in self._listeners.values() if each.address.host == host]:
             del self._listeners[listener.address]
@@ -527,7 +527,7 @@ class SimulatedNetwork:
     # --- connections
 
     def listen(self, loop: SimulatedLoop, host: str, port: int, limits: Limits | None = None) -> SimulatedListener:
-        """A listener at the loop's own host; an empty host means the same. AddressInUse."""
+        """A listener on the loop's own host, whatever `host` is. Raises AddressInUse."""
         address = Address(loop.host, port or self._new_port(loop.host))
         if address in self._listeners:
             raise AddressInUse(str(address), "the address is in use")
@@ -548,10 +548,10 @@ class SimulatedNetwork:
     def connect(self, loop: SimulatedLoop, host: str, port: int) -> asyncio.Future[SimulatedSocket]:
         """Connect. Raises OSError if the connection is refused or times out."""
         future: asyncio.Future[SimulatedSocket] = loop.create_future()
-        self._knock(loop, Address(loop.host, self._new_port(loop.host)), Address(host, port), future, 0)
+        self._send_syn(loop, Address(loop.host, self._new_port(loop.host)), Address(host, port), future, 0)
         return future
 
-    def _knock(
+    def _send_syn(
         self,
         loop: SimulatedLoop,
         local: Address,
@@ -564,10 +564,10 @@ class SimulatedNetwork:
         if tries == _SYN_TRIES:
             self._refuse(loop, future, errno.ETIMEDOUT)
             return
-        self.kernel.call_at(self.arrival_s(local.host, remote.host), self._knocked, loop, local, remote, future)
-        self.kernel.call_later(_SYN_AGAIN_S * 2**tries, self._knock, loop, local, remote, future, tries + 1)
+        self.kernel.call_at(self.arrival_s(local.host, remote.host), self._syn_arrived, loop, local, remote, future)
+        self.kernel.call_later(_SYN_RETRY_S * 2**tries, self._send_syn, loop, local, remote, future, tries + 1)
 
-    def _knocked(
+    def _syn_arrived(
         self, loop: SimulatedLoop, local: Address, remote: Address, future: asyncio.Future[SimulatedSocket]
     ) -> None:
         if not self.reaches(local.host, remote.host) or loop.is_dead:
@@ -580,19 +580,19 @@ class SimulatedNetwork:
             return
         self.trace.note(remote.host, f"accepted {local}")
         ours = self._accept(listener, loop, local)
-        if self._doubled.get(remote.host):
-            # As when the first answer is late: the other side has a connection that nobody will ever use.
+        if self._duplicating.get(remote.host):
+            # As when the first SYN-ACK is late: the server has a connection that no client will ever use.
             self._accept(listener, loop, Address(local.host, self._new_port(local.host))).vanish()
         self.kernel.call_at(back_s, self._accepted, loop, ours, future)
 
     def _accept(self, listener: SimulatedListener, loop: SimulatedLoop, local: Address) -> SimulatedSocket:
-        """The end of a new connection that is at `local`; the other waits at the listener."""
+        """Create a connection. Returns the client's end; the other one waits at the listener."""
         theirs = SimulatedSocket(self, listener.loop, listener.address, local)
         ours = SimulatedSocket(self, loop, local, listener.address)
         ours.outgoing = theirs.incoming = Pipe(self, ours, theirs)
         ours.incoming = theirs.outgoing = Pipe(self, theirs, ours)
         self._sockets[ours] = self._sockets[theirs] = None
-        listener.came(theirs)
+        listener.enqueue(theirs)
         return ours
 
     def _refused(self, loop: SimulatedLoop, source: str, future: asyncio.Future[SimulatedSocket]) -> None:
@@ -601,24 +601,24 @@ class SimulatedNetwork:
 
     @staticmethod
     def _refuse(loop: SimulatedLoop, future: asyncio.Future[SimulatedSocket], number: int) -> None:
-        def tell() -> None:
+        def resolve() -> None:
             if not future.done():
                 future.set_exception(OSError(number, os.strerror(number)))
 
-        loop.call_soon(tell)
+        loop.call_soon(resolve)
 
     def _accepted(self, loop: SimulatedLoop, socket: SimulatedSocket, future: asyncio.Future[SimulatedSocket]) -> None:
         if loop.is_dead or socket.closed:
             return
         if not self.reaches(socket.remote.host, socket.local.host):
-            # The answer was lost: the other side has a connection of which nobody here knows, until it is used.
+            # The SYN-ACK was lost: the server has a connection that the client does not know, until it is used.
             socket.vanish()
             return
 
-        def tell() -> None:
+        def resolve() -> None:
             if future.done():
                 socket.abort()
             else:
                 future.set_result(socket)
 
-        loop.call_soon(tell)
+        loop.call_soon(resolve)

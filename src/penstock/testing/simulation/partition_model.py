@@ -1,14 +1,14 @@
-"""A model of one partition across all brokers, and what contradicts it. Pure.
+"""A model of one partition across all brokers, and the checks of its invariants. Pure.
 
-A `ReplicaModel` is one broker's log in one life of its process: the batches as written, and those that its disk would
-hold if power failed now. A `PartitionModel` has the replicas, the leader of each epoch, and what was committed.
-Nothing is taken on a broker's word (invariants 1 to 6 of a run):
+A `ReplicaModel` is one broker's log in one process: the batches as written, and those that its disk would hold if
+power failed now. A `PartitionModel` has the replicas, the leader of each epoch, and what was committed. It checks
+invariants 1 to 6 of a run, and does not rely on what a broker reports:
 
-What a broker calls durable is on its disk. What a leader's high watermark passes is held by at least
+A batch that a broker reports as durable is on its disk. A batch below a leader's high watermark is held by at least
 min.insync.replicas members of the ISR, the leader among them: on disk, or in their logs if the topic does not sync.
-From then on it is committed: every later leader has it, and no other bytes are committed in its place. Only committed
-records are shown or acknowledged. An epoch has one leader. An offset and epoch have the same bytes on every disk.
-Every method returns a sentence if something is wrong, else None.
+From then on it is committed: every later leader has it, and no other bytes are committed at its offset. Only committed
+records are served or acknowledged. An epoch has one leader. An offset and epoch have the same bytes on every disk.
+A check returns a sentence about the violation, or None.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ class Batch(NamedTuple):
 
 
 class ReplicaModel:
-    """The log of one broker, in one run of its process."""
+    """The log of one broker in one process."""
 
-    def __init__(self, broker: str, life: int, batches: Iterable[Batch] = ()) -> None:
+    def __init__(self, broker: str, incarnation: int, batches: Iterable[Batch] = ()) -> None:
         self.broker = broker
-        self.life = life
+        self.incarnation = incarnation
         self.batches: dict[int, Batch] = {}
         self.offsets: list[int] = []
         self.held: dict[int, Batch] = {}
-        """What its disk has for good, by base offset. Where the log was cut this may be another batch than the log's,
-        until the cut is durable too.
+        """The durable batches on its disk, by base offset. After a truncation they may differ from the log's, until the
+        truncation is durable too.
         """
         self.flushed = 0
         """The offset up to which the broker reports its log as durable."""
         self.watermark = -1
         self.led_epoch = -1
-        self.agrees_to = 0
-        """The offset up to which it was compared with what is committed."""
+        self.compared_to = 0
+        """The offset up to which it was found equal to what is committed."""
         for batch in batches:
             self.append(batch)
 
@@ -61,12 +61,12 @@ class ReplicaModel:
         self.offsets.append(batch.base_offset)
         self.batches[batch.base_offset] = batch
 
-    def cut(self, offset: int) -> None:
+    def truncate(self, offset: int) -> None:
         """Remove everything from `offset` on, including a batch that contains it."""
         while self.offsets and self.batches[self.offsets[-1]].next_offset > offset:
             del self.batches[self.offsets.pop()]
         self.flushed = min(self.flushed, offset)
-        self.agrees_to = min(self.agrees_to, self.end)
+        self.compared_to = min(self.compared_to, self.end)
 
     @property
     def held_end(self) -> int:
@@ -91,30 +91,30 @@ class PartitionModel:
         self.committed: dict[int, Batch] = {}
         self.committed_end = 0
         self.leaders: dict[int, tuple[str, int]] = {}
-        self.doubted: set[str] = set()
-        """Brokers that ended badly since they were last found to be in sync: of what they had not synced, nobody knows
-        what they still have.
+        self.unclean: set[str] = set()
+        """Brokers that ended uncleanly since they were last found in sync. They may lack records that they had not
+        synced.
         """
-        self.forgotten_end = 0
+        self.lost_end = 0
         """The end of what was committed at the last loss."""
-        self._forgotten: dict[int, Batch] = {}
-        """What was committed before the loss; a leader that still has it may serve it."""
+        self._lost: dict[int, Batch] = {}
+        """Batches committed before the loss. A leader that still has them may serve them."""
         self._written: dict[tuple[int, int], int] = {}
         self._offsets: list[int] = []
         self._committed_in: dict[int, int] = {}
         self._latest: dict[str, ReplicaModel] = {}
         self._before_loss: list[ReplicaModel] = []
 
-    def met(self, replica: ReplicaModel) -> None:
-        """A new log: of another broker, or of a new process, which may have another disk."""
+    def opened(self, replica: ReplicaModel) -> None:
+        """A broker or a new process opens its log. Its disk may be another one than before."""
         before = self._latest.get(replica.broker)
         if before is not None:
-            had, has = self._copy(before), self._copy(replica)
-            if any(has.get(offset) != batch for offset, batch in had.items()):
+            previous, current = self._copies(before), self._copies(replica)
+            if any(current.get(offset) != batch for offset, batch in previous.items()):
                 self._before_loss.append(before)
         self._latest[replica.broker] = replica
 
-    def _copy(self, replica: ReplicaModel) -> Mapping[int, Batch]:
+    def _copies(self, replica: ReplicaModel) -> Mapping[int, Batch]:
         """The batches of a replica that count as copies: the durable ones, if the topic requires that."""
         return replica.held if self.syncs else replica.batches
 
@@ -126,9 +126,9 @@ class PartitionModel:
         return None
 
     def flushed(self, replica: ReplicaModel, offset: int) -> str | None:
-        """A broker says that everything below `offset` is durable: its disk has what it said so of for the first time.
+        """A broker reports everything below `offset` as durable. Its disk has the batches that are new in this report.
 
-        Not the rest: a bit may have flipped there since, where nobody has looked yet.
+        Older batches are not checked: a bit may have flipped there since, and the broker has not read it yet.
         """
         start, replica.flushed = replica.flushed, offset
         for batch in replica.between(start, offset):
@@ -137,45 +137,45 @@ class PartitionModel:
                 return f"{self.name}: {replica.broker} reports {batch} as durable, but its disk has {held}"
         return None
 
-    def cut(self, replica: ReplicaModel, offset: int, *, is_in_sync: bool) -> str | None:
-        """A replica truncates its log to `offset`: an in-sync one may drop what it has alone, not what is committed."""
-        gone = [
+    def truncated(self, replica: ReplicaModel, offset: int, *, is_in_sync: bool) -> str | None:
+        """A replica truncates its log to `offset`. An in-sync replica may drop uncommitted batches only."""
+        dropped = [
             batch for batch in replica.between(offset, replica.end) if self.committed.get(batch.base_offset) == batch
         ]
-        replica.cut(offset)
-        if gone and is_in_sync:
-            return f"{self.name}: {replica.broker} is in sync and truncates {gone[0]}, which is committed"
+        replica.truncate(offset)
+        if dropped and is_in_sync:
+            return f"{self.name}: {replica.broker} is in sync and truncates {dropped[0]}, which is committed"
         return None
 
     def led(self, replica: ReplicaModel, epoch: int) -> str | None:
-        """A broker leads in an epoch: no other broker does, and it has everything committed."""
+        """A broker leads in an epoch: no other broker leads in it, and the leader has every committed batch."""
         if replica.led_epoch == epoch:
             return None
         if epoch < replica.led_epoch:
             return f"{self.name}: {replica.broker} leads in epoch {epoch} after {replica.led_epoch}"
         replica.led_epoch = epoch
         replica.watermark = -1
-        leader = self.leaders.setdefault(epoch, (replica.broker, replica.life))
-        if leader != (replica.broker, replica.life):
+        leader = self.leaders.setdefault(epoch, (replica.broker, replica.incarnation))
+        if leader != (replica.broker, replica.incarnation):
             return f"{self.name}: epoch {epoch} is led by {leader[0]} and by {replica.broker}"
-        # Who learns late that it led has not what a later leader has committed meanwhile, and can commit nothing.
+        # A broker that learns late of its leadership lacks what a later leader has committed, and can commit nothing.
         later = next((offset for offset in self._offsets if self._committed_in[offset] >= epoch), self.committed_end)
-        return self.lacking(replica, later, f"leads in epoch {epoch}")
+        return self.missing(replica, later, f"leads in epoch {epoch}")
 
-    def lacking(self, replica: ReplicaModel, end: int, why: str) -> str | None:
-        """What a replica lacks, or has differently, of everything committed below `end`."""
-        if replica.agrees_to >= min(end, self.committed_end):
-            return None  # nothing is committed there that it was not compared with
-        for offset in self._offsets[bisect_left(self._offsets, replica.agrees_to) :]:
+    def missing(self, replica: ReplicaModel, end: int, why: str) -> str | None:
+        """The first batch committed below `end` that a replica lacks or has with other bytes."""
+        if replica.compared_to >= min(end, self.committed_end):
+            return None  # everything committed there was compared already
+        for offset in self._offsets[bisect_left(self._offsets, replica.compared_to) :]:
             if offset >= end:
                 break
             batch, found = self.committed[offset], replica.batches.get(offset)
             if found != batch:
                 return f"{self.name}: {replica.broker} {why} and has {found} where {batch} is committed"
-        replica.agrees_to = max(replica.agrees_to, min(end, self.committed_end))
+        replica.compared_to = max(replica.compared_to, min(end, self.committed_end))
         return None
 
-    def advanced(self, replica: ReplicaModel, watermark: int, insync_demanded: int, isr: Collection[str]) -> str | None:
+    def advanced(self, replica: ReplicaModel, watermark: int, insync_required: int, isr: Collection[str]) -> str | None:
         """The high watermark of a leader with this ISR is `watermark`."""
         if watermark == replica.watermark:
             return None
@@ -186,30 +186,32 @@ class PartitionModel:
         new = [
             batch
             for batch in replica.between(start, watermark)
-            if batch.base_offset not in self.committed and self._forgotten.get(batch.base_offset) != batch
+            if batch.base_offset not in self.committed and self._lost.get(batch.base_offset) != batch
         ]
         if new:
-            holders = [broker for broker in sorted(isr) if self._has_held(broker, replica, new)]
-            if replica.broker not in holders or len(holders) < insync_demanded:
-                held = {broker: life.held_end for broker, life in sorted(self._latest.items())}
+            holders = [broker for broker in sorted(isr) if self._has_copy(broker, replica, new)]
+            if replica.broker not in holders or len(holders) < insync_required:
+                held = {broker: latest.held_end for broker, latest in sorted(self._latest.items())}
                 return (
                     f"{self.name}: the high watermark of {replica.broker} is {watermark}, "
                     f"{'durable on' if self.syncs else 'in the logs of'} {', '.join(holders) or 'no broker'}, "
-                    f"where {insync_demanded} of {', '.join(sorted(isr))} are required: {held}"
+                    f"where {insync_required} of {', '.join(sorted(isr))} are required: {held}"
                 )
         return self._commit(replica, start, watermark)
 
-    def _has_held(self, broker: str, leader: ReplicaModel, batches: Iterable[Batch]) -> bool:
-        """Whether a broker has a copy of all that, or had it, and told the leader so in time, on a disk that was
-        damaged or lost since. The leader itself must have it now.
+    def _has_copy(self, broker: str, leader: ReplicaModel, batches: Iterable[Batch]) -> bool:
+        """Whether a broker has copies of all these batches, or had them on a disk that was damaged or lost after it had
+        reported them to the leader. The leader itself must have them now.
         """
         if broker == leader.broker:
-            lives = [leader]
+            replicas = [leader]
         else:
             latest = self._latest.get(broker)
-            lives = [life for life in self._before_loss if life.broker == broker]
-            lives += [] if latest is None else [latest]
-        return any(all(copy.get(batch.base_offset) == batch for batch in batches) for copy in map(self._copy, lives))
+            replicas = [each for each in self._before_loss if each.broker == broker]
+            replicas += [] if latest is None else [latest]
+        return any(
+            all(copy.get(batch.base_offset) == batch for batch in batches) for copy in map(self._copies, replicas)
+        )
 
     def _commit(self, replica: ReplicaModel, start: int, end: int) -> str | None:
         for batch in replica.between(start, end):
@@ -224,35 +226,35 @@ class PartitionModel:
         return None
 
     def crashed(self, broker: str, trusted: Collection[str]) -> bool:
-        """A broker is gone, and what it had not synced with it; whether nothing is left that is `is_lost`."""
-        self.doubted.add(broker)
+        """A broker ended uncleanly and may have lost what it had not synced. Returns `is_lost`."""
+        self.unclean.add(broker)
         return self.is_lost(trusted)
 
     def is_lost(self, trusted: Collection[str]) -> bool:
-        """Whether all who are in sync or eligible, `trusted` by the metadata, have ended badly since they were found to
-        be: then nobody is known to have what is committed, if the topic does not sync before it acknowledges.
+        """Whether all replicas that the metadata trusts, those in the ISR or eligible, have ended uncleanly since they
+        were found in sync. Then, if the topic does not sync, no replica is known to have what is committed.
         """
-        return not self.syncs and self.doubted.issuperset(trusted)
+        return not self.syncs and self.unclean.issuperset(trusted)
 
     def lose(self) -> None:
-        """What was committed may be gone, and something else may be committed in its place."""
-        self.forgotten_end = max(self.forgotten_end, self.committed_end)
+        """The committed batches may be gone, and others may be committed at their offsets."""
+        self.lost_end = max(self.lost_end, self.committed_end)
         self.committed_end = 0
-        self._forgotten.update(self.committed)
+        self._lost.update(self.committed)
         self.committed.clear()
         self._offsets.clear()
         self._committed_in.clear()
         for replica in self._latest.values():
-            replica.agrees_to = 0
+            replica.compared_to = 0
 
-    def shown(self, offset: int, to: str) -> str | None:
-        """A client got the record at `offset`; the response may have been in flight for long."""
-        if offset >= max(self.committed_end, self.forgotten_end):
+    def served(self, offset: int, to: str) -> str | None:
+        """A client got the record at `offset`. The response may have been in flight for a long time."""
+        if offset >= max(self.committed_end, self.lost_end):
             return f"{self.name}: {to} offset {offset}, but only {self.committed_end} is committed"
         return None
 
     def sequences(self, replica: ReplicaModel) -> str | None:
-        """Each producer's batches are in the log once, in order (invariant 6)."""
+        """The log has each producer's batches once, in order (invariant 6)."""
         last: dict[tuple[int, int], int] = {}
         for offset in replica.offsets:
             batch = replica.batches[offset]

@@ -1,11 +1,12 @@
 """One run, from a seed to a report.
 
-Brokers start, clients work while faults happen, then the faults end and the cluster must recover within a bound:
-brokers serve, every replica is in sync, writes are acknowledged, readers have caught up. Then everything is read back
-and compared with what clients were told, and replicas with each other. Only the seed and the `Plan` determine a run.
+Brokers start and clients work while faults happen. Then the faults end, and the cluster must recover within a limit:
+brokers serve, every replica is in sync, writes are acknowledged, readers have caught up. Then all records are read
+back and compared with the responses to clients, and the replicas with each other. Only the seed and the `Plan`
+determine a run.
 
-A broker is given its clock and randomness; the public clients create their own, by the names in `REPLACED_NAMES`,
-which stand for those of the simulated process during a run. A name that no longer exists is an error.
+A broker gets its clock and randomness by injection. The public clients create their own, under the names in
+`REPLACED_NAMES`, which a run replaces by those of the simulated process. A name that no longer exists is an error.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from penstock.testing.simulation.workload import (
     Operator,
     Reader,
     Writer,
-    places_of,
+    partitions_of,
     read_commits,
     read_everything,
 )
@@ -89,7 +90,7 @@ REPLACED_NAMES: tuple[tuple[str, str, Any], ...] = (
 
 @contextmanager
 def simulated_client_environment() -> Iterator[None]:
-    """Installed during a run."""
+    """Give the public clients the clock and randomness of their simulated process."""
     with ExitStack() as stack:
         for module, name, replacement in REPLACED_NAMES:
             stack.enter_context(mock.patch.object(importlib.import_module(module), name, replacement))
@@ -105,7 +106,7 @@ SETTINGS: Final = {
     "group.min.session.timeout.ms": str(SESSION_TIMEOUT_MS),
     "log.segment.bytes": "262144",
     "log.index.interval.bytes": "4096",
-    # Often enough that disks have something to forget, and to be damaged, that was known to be durable.
+    # Often enough that a recovery point covers records, which a disk can then lose or damage.
     "replica.high.watermark.checkpoint.interval.ms": "2000",
 }
 REPLICATED: Final = {
@@ -119,20 +120,20 @@ REPLICATED: Final = {
     "replica.fetch.wait.max.ms": "500",
     "replica.fetch.backoff.ms": "100",
 }
-_LOOK_EVERY_S: Final = 0.01
-HASTE: Final = 2.0
-"""Drawn faults are compressed in time by this factor, as are the time-outs above: idle time costs as much as any other
+_CHECK_EVERY_S: Final = 0.01
+TIME_COMPRESSION: Final = 2.0
+"""Drawn faults are compressed in time by this factor, as are the timeouts above: idle time costs as much as any other
 and shows nothing."""
 TOPICS: Final = {JOURNAL: {}, QUICK: {"flush.messages": "1000000"}, ARCHIVE: {}}
-"""The second one does not sync before it acknowledges, the third is mostly idle."""
+"""`quick` does not sync before it acknowledges; `archive` is mostly idle."""
 
 
 class Durability(Enum):
     """How much of a run's records the brokers may lose, drawn from the seed.
 
-    Where a topic does not sync before it acknowledges, what all who are in sync lose at once is lost, and excused. So
-    that few acknowledgements are, such a topic takes part in five of eight runs. In four of those one broker at most
-    ends other than in good order: as long as it is not the only one in sync, nothing may be lost.
+    If a topic does not sync before it acknowledges, records that all in-sync replicas lose at once are lost, and
+    excused. To keep excused records few, such a topic takes part in only five of eight runs. In four of those at most
+    one broker ends uncleanly: as long as it is not the only one in sync, nothing may be lost.
     """
 
     ALL_SYNCED = "every topic syncs before it acknowledges"
@@ -160,16 +161,16 @@ class Plan:
     """Used instead of a drawn schedule."""
 
     @property
-    def is_alone(self) -> bool:
+    def is_single(self) -> bool:
         return self.brokers == 1
 
     @property
     def readers(self) -> int:
-        return 1 if self.is_alone else 2
+        return 1 if self.is_single else 2
 
     def topics(self, durability: Durability) -> dict[str, dict[str, str]]:
-        """By their settings. With a written schedule, its author decides what may be lost."""
-        if self.is_alone:
+        """The topics and their settings. With a given schedule all take part: its author decides what may be lost."""
+        if self.is_single:
             return {JOURNAL: {}}
         is_synced = durability is Durability.ALL_SYNCED and self.schedule is None
         return {name: settings for name, settings in TOPICS.items() if not (is_synced and name == QUICK)}
@@ -191,7 +192,7 @@ class Report:
     sent: int = 0
     acknowledged: int = 0
     excused: int = 0
-    """Acknowledged records that are excused, because too many brokers had lost them: see `History.lost`."""
+    """Acknowledged records that are excused because too many brokers lost them: see `History.lost`."""
     given_up: int = 0
     read: int = 0
     commits: int = 0
@@ -205,8 +206,8 @@ class Report:
 
 
 def compressed_in_time(fault: Fault) -> Fault:
-    """A drawn fault, compressed in time."""
-    return replace(fault, at_s=round(fault.at_s / HASTE, 3), for_s=round(fault.for_s / HASTE, 3))
+    """A drawn fault, compressed in time by `TIME_COMPRESSION`."""
+    return replace(fault, at_s=round(fault.at_s / TIME_COMPRESSION, 3), for_s=round(fault.for_s / TIME_COMPRESSION, 3))
 
 
 class Violation(SimulationFailed):
@@ -218,15 +219,15 @@ def simulate(seed: int, plan: Plan | None = None, *, lines: int = 60) -> Report:
     chosen = plan or Plan()
     report = Report(seed)
     trace = Trace()
-    with determined(trace) as collect:
+    with deterministic(trace) as collect:
         run = _Run(seed, chosen, trace)
         try:
-            with observed(run.observer), ExitStack() as run.watching:
-                run.live()
+            with observed(run.observer), ExitStack() as run.patches:
+                run.execute()
             collect()
             if run.scheduler.failure is not None:
                 raise run.scheduler.failure
-        except Exception as failure:  # noqa: BLE001 - whatever it is, the seed that brings it about is worth knowing
+        except Exception as failure:  # noqa: BLE001 - any failure is reported with its seed
             report.problem = _problem_text(failure)
         finally:
             run.fill(report)
@@ -241,30 +242,30 @@ def simulate(seed: int, plan: Plan | None = None, *, lines: int = 60) -> Report:
 class _Run:
     def __init__(self, seed: int, plan: Plan, trace: Trace) -> None:
         self.plan = plan
-        self.watching = ExitStack()
+        self.patches = ExitStack()
         durability = Durability.of(seed)
         self.topics = plan.topics(durability)
         self.scheduler = Scheduler(seed, trace)
         self.has_cleanup = cleanup.is_drawn(seed)
-        clients = plan.writers + plan.readers + 1 + (not plan.is_alone) + self.has_cleanup
+        clients = plan.writers + plan.readers + 1 + (not plan.is_single) + self.has_cleanup
         self.cluster = SimulatedCluster(
             self.scheduler,
             seed,
             brokers=plan.brokers,
-            spares=0 if plan.is_alone else 1,
+            spares=0 if plan.is_single else 1,
             clients=clients,
             settings={
-                **(SETTINGS if plan.is_alone else REPLICATED),
+                **(SETTINGS if plan.is_single else REPLICATED),
                 **(cleanup.SETTINGS if self.has_cleanup else {}),
             },
         )
         self.history = History()
-        self.hand = FaultInjector(self.cluster, seed)
+        self.faults = FaultInjector(self.cluster, seed)
         self.observer = Observer(self.cluster, self.history)
         self.operator: Operator | None = None
         self.cleanup: Cleanup | None = None
-        self.audit = TreeAudit(self.cluster.tree.state, self.observer.complain)
-        if not plan.is_alone:
+        self.audit = TreeAudit(self.cluster.tree.state, self.observer.report)
+        if not plan.is_single:
             self.cluster.tree.audit = self._tree_changes
         self.schedule = plan.schedule if plan.schedule is not None else tuple(
             compressed_in_time(fault) for fault in random_schedule(
@@ -272,10 +273,10 @@ class _Run:
                 [node.name for node in self.cluster.nodes],
                 [host.name for host in self.cluster.clients[: plan.writers + plan.readers]],
                 start_s=0.0,
-                end_s=plan.faults_s * HASTE,
-                mean_gap_s=plan.mean_gap_s * HASTE,
+                end_s=plan.faults_s * TIME_COMPRESSION,
+                mean_gap_s=plan.mean_gap_s * TIME_COMPRESSION,
                 spares=[node.name for node in self.cluster.spares],
-                may_forget=plan.is_alone or durability is not Durability.ONE_FORGETS,
+                may_lose_unsynced=plan.is_single or durability is not Durability.ONE_FORGETS,
             )
         )  # fmt: skip
 
@@ -283,49 +284,51 @@ class _Run:
         self.audit(operations, session)
         self.observer.tree_changes(operations)
 
-    def live(self) -> None:
+    def execute(self) -> None:
         cluster, plan, history = self.cluster, self.plan, self.history
         hosts = iter(cluster.clients)
         cluster.start()
-        self.hand.schedule(self.schedule)
+        self.faults.schedule(self.schedule)
         self.observer.tick()
         topics = tuple(self.topics)
         writers = [
-            Writer(next(hosts), cluster.bootstrap, history, topics, still=(ARCHIVE,)) for _ in range(plan.writers)
+            Writer(next(hosts), cluster.bootstrap, history, topics, quiet=(ARCHIVE,)) for _ in range(plan.writers)
         ]
         readers = [Reader(next(hosts), cluster.bootstrap, history, topics) for _ in range(plan.readers)]
-        if not plan.is_alone:
+        if not plan.is_single:
             self.operator = Operator(next(hosts), cluster.bootstrap, history, self.topics, self._broker_ids, replicas=3)
         if self.has_cleanup:
-            replicas = 1 if plan.is_alone else 3
-            self.cleanup = Cleanup(next(hosts), cluster, self.observer.complain, replicas=replicas)
-            self.watching.enter_context(cleanup.watched(self.cleanup))
+            replicas = 1 if plan.is_single else 3
+            self.cleanup = Cleanup(next(hosts), cluster, self.observer.report, replicas=replicas)
+            self.patches.enter_context(cleanup.watched(self.cleanup))
         last_s = max((fault.at_s + fault.for_s for fault in self.schedule), default=plan.faults_s)
         self.scheduler.run_until(
-            lambda: self.scheduler.now_s >= last_s and self.hand.is_over,
+            lambda: self.scheduler.now_s >= last_s and self.faults.is_over,
             limit_s=last_s + LONGEST_WAIT_S + 0.1,
-            look_every_s=_LOOK_EVERY_S,
+            check_every_s=_CHECK_EVERY_S,
         )
         self._heal(writers, readers)
-        self._judge()
+        self._check_logs()
 
-    def _judge(self) -> None:
+    def _check_logs(self) -> None:
         """Compare the logs with the responses to clients, and the replicas with each other."""
         cluster, history = self.cluster, self.history
-        places, auditor = places_of(self.topics), cluster.clients[-1]
-        reading = auditor.spawn(read_everything(cluster.bootstrap, "auditor", places))
+        partitions, auditor = partitions_of(self.topics), cluster.clients[-1]
+        reading = auditor.spawn(read_everything(cluster.bootstrap, "auditor", partitions))
         self._await("everything is read", reading.done)
-        asking = auditor.spawn(read_commits(cluster.bootstrap, "auditor", places))
+        asking = auditor.spawn(read_commits(cluster.bootstrap, "auditor", partitions))
         self._await("committed offsets are available", asking.done)
         found = findings(history, reading.result())
         found += commit_findings(history, reading.result(), asking.result())
-        if not self.plan.is_alone:
+        if not self.plan.is_single:
             self._await("all replicas have the same end", lambda: not differences(cluster, only_lengths=True))
             found += differences(cluster)
         if self.cleanup is not None:
             self._await("deleted records are gone everywhere", lambda: self.cleanup is None or self.cleanup.is_settled)
             found += self.cleanup.findings()
-        found += [told for each in self.observer.leaders() if (told := each[0].sequences(each[1])) is not None]
+        found += [
+            problem for model, replica in self.observer.leaders() if (problem := model.sequences(replica)) is not None
+        ]
         if found:
             more = f" (and {len(found) - 5} more)" if len(found) > 5 else ""
             raise Violation("; ".join(found[:5]) + more)
@@ -337,21 +340,23 @@ class _Run:
         cluster, plan = self.cluster, self.plan
         self._limit_s = self.scheduler.now_s + plan.heal_s
         began_s = self.scheduler.now_s
-        self.hand.replace_rotten()
+        self.faults.replace_corrupted_disks()
         for writer in writers:
             writer.is_calm = True
         self._await("brokers serve", cluster.all_serving)
         operator = self.operator
         if operator is not None:
             operator.is_ending = True
-            # Where nothing was acknowledged, a broker may have lost its disk before it had a log of the partition.
-            empty = [place for place in places_of(self.topics) if not self.history.acknowledged.get(place)]
+            # In a partition without acknowledged records, a broker may have lost its disk before it created the log.
+            empty = [
+                partition for partition in partitions_of(self.topics) if not self.history.acknowledged.get(partition)
+            ]
             operator.lost = list(dict.fromkeys([*self.history.losses, *empty]))
             self._await("every replica is in sync", lambda: not unhealed(cluster))
-            places = [(writer, place) for writer in writers for place in places_of(self.topics)]
+            partitions = [(writer, partition) for writer in writers for partition in partitions_of(self.topics)]
             self._await(
                 "every partition acknowledges writes",
-                lambda: all(writer.at_work().last.get(place, 0.0) > began_s for writer, place in places),
+                lambda: all(writer.checked().last.get(partition, 0.0) > began_s for writer, partition in partitions),
             )
             operator.is_released = True
             self._await("the operator is done", operator.task.done)
@@ -374,15 +379,15 @@ class _Run:
         return next(unseen_records(self.history), None) is None
 
     def _await(self, what: str, done: Callable[[], object]) -> None:
-        if not self.scheduler.run_until(done, limit_s=self._limit_s, look_every_s=_LOOK_EVERY_S):
-            state = "" if self.plan.is_alone else f" ({self.cluster.broker_states()}; {unhealed(self.cluster)})"
+        if not self.scheduler.run_until(done, limit_s=self._limit_s, check_every_s=_CHECK_EVERY_S):
+            state = "" if self.plan.is_single else f" ({self.cluster.broker_states()}; {unhealed(self.cluster)})"
             raise Unhealed(f"{what}: not within {self.plan.heal_s:g} s after the last fault{state}")
 
     def fill(self, report: Report) -> None:
         history = self.history
         report.virtual_s, report.callbacks = self.scheduler.now_s, self.scheduler.callbacks
         report.schedule = format_schedule(self.schedule)
-        report.faults = Counter(self.hand.done)
+        report.faults = Counter(self.faults.done)
         report.changes = Counter() if self.operator is None else Counter(self.operator.done)
         report.changes += Counter() if self.cleanup is None else self.cleanup.done
         report.sent, report.acknowledged = len(history.sent), history.acknowledgements
@@ -393,20 +398,20 @@ class _Run:
 
 
 def _problem_text(failure: BaseException) -> str:
-    told = f"{type(failure).__name__}: {failure}"
+    text = f"{type(failure).__name__}: {failure}"
     if isinstance(failure, SimulationFailed) and failure.__cause__ is None:
-        return told
+        return text
     cause = failure.__cause__ or failure
     frames = []
     trace = cause.__traceback__
     while trace is not None:
         frames.append(f"{trace.tb_frame.f_code.co_filename.rpartition('penstock/')[2]}:{trace.tb_lineno}")
         trace = trace.tb_next
-    return f"{told} [{' < '.join(reversed(frames[-6:]))}]"
+    return f"{text} [{' < '.join(reversed(frames[-6:]))}]"
 
 
 class _Listener(logging.Handler):
-    """Log lines of the code under test go into the trace."""
+    """Copies log lines of the code under test into the trace."""
 
     def __init__(self, trace: Trace) -> None:
         super().__init__(logging.WARNING)
@@ -414,12 +419,15 @@ class _Listener(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
-        self._trace.tell(record.name.removeprefix("penstock."), record.getMessage() + (f": {error!r}" if error else ""))
+        self._trace.log(record.name.removeprefix("penstock."), record.getMessage() + (f": {error!r}" if error else ""))
 
 
 @contextmanager
-def determined(trace: Trace) -> Iterator[Callable[[], Any]]:
-    """Disable automatic garbage collection and output. Yields a function that collects."""
+def deterministic(trace: Trace) -> Iterator[Callable[[], Any]]:
+    """Disable automatic garbage collection, which would run finalizers at random moments, and log output.
+
+    Yields a function that collects.
+    """
     logger = logging.getLogger("penstock")
     listener, propagates, level = _Listener(trace), logger.propagate, logger.level
     logger.addHandler(listener)
@@ -427,7 +435,7 @@ def determined(trace: Trace) -> Iterator[Callable[[], Any]]:
     logger.setLevel(logging.WARNING)
     was_enabled = gc.isenabled()
     gc.disable()
-    # What was there before is not looked at: it may be much, and whatever of it is garbage is none of this run's.
+    # Objects from before the run are not scanned: they may be many, and garbage among them is not of this run.
     gc.freeze()
     try:
         with simulated_client_environment():
@@ -436,7 +444,7 @@ def determined(trace: Trace) -> Iterator[Callable[[], Any]]:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                # Again, for what the finalizers of the first time brought back to life: nobody else ever looks at it.
+                # Twice, because finalizers of the first collection may resurrect objects.
                 for _ in range(2):
                     gc.collect()
         finally:

@@ -1,12 +1,12 @@
-"""Virtual time: a queue of callbacks for now and a heap for later, of all processes of a run; and the trace.
+"""Virtual time and the trace of a run.
 
-Ready callbacks run in the order in which they became ready, as on any event loop. Callbacks due at the same instant
-become ready in an order drawn from the seed. When nothing is ready, time leaps to what is due next. A callback takes
-no virtual time; 100,000 of them within one instant are taken for an endless loop and end the run, as does the first
-unhandled exception.
+The scheduler has the callbacks of all processes, in a ready queue and a timer heap. Ready callbacks run in the order
+in which they became ready, as on any event loop. Callbacks due at the same instant become ready in an order drawn from
+the seed. When nothing is ready, time advances to the next timer. A callback takes no virtual time. 100,000 callbacks
+within one instant count as an endless loop and end the run, as does the first unhandled exception.
 
-The trace is one line per event with virtual time and place, and one hash over all lines: two runs of one seed have the
-same hash, or the simulator is broken. Log lines of the code under test are kept in it, but are not hashed.
+The trace has one line per event, with virtual time and host, and one hash over all lines. Two runs of one seed have
+the same hash, or the simulator is broken. The trace also keeps log lines of the code under test, which are not hashed.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _LINES_KEPT: Final = 4_000
 _LINES_HASHED: Final = 1_000
 
 Line = tuple[float, str, str, tuple[str | int, ...]]
-"""Virtual time, place, event and details of it."""
+"""Virtual time, host, event and its details."""
 
 
 class Trace:
-    """`now_s` is set by the scheduler."""
+    """The events of a run and their hash. The scheduler sets `now_s`."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -42,10 +42,10 @@ class Trace:
         self._lines: deque[Line] = deque(maxlen=_LINES_KEPT)
         self._unhashed: list[Line] = []
 
-    def note(self, place: str, event: str, *details: str | int) -> None:
-        """An event that is part of the hash. `details` are formatted only when they are read."""
+    def note(self, host: str, event: str, *details: str | int) -> None:
+        """Add an event to the trace and the hash. `details` are formatted only when the trace is read."""
         self.events += 1
-        line = (self.now_s, place, event, details)
+        line = (self.now_s, host, event, details)
         self._lines.append(line)
         self._unhashed.append(line)
         if len(self._unhashed) == _LINES_HASHED:
@@ -56,9 +56,9 @@ class Trace:
             self._hash.update(repr(self._unhashed).encode())
             self._unhashed.clear()
 
-    def tell(self, place: str, text: str) -> None:
-        """A line that is not part of the hash."""
-        self._lines.append((self.now_s, place, text, ()))
+    def log(self, host: str, text: str) -> None:
+        """Add a line that is not hashed."""
+        self._lines.append((self.now_s, host, text, ()))
 
     def count(self, kind: str) -> None:
         self.counts[kind] += 1
@@ -70,7 +70,7 @@ class Trace:
 
     def last_lines(self, count: int) -> list[str]:
         lines = list(self._lines)[-count:]
-        return [f"{at_s:12.6f} {place:<12} {' '.join([event, *map(str, more)])}" for at_s, place, event, more in lines]
+        return [f"{at_s:12.6f} {host:<12} {' '.join([event, *map(str, more)])}" for at_s, host, event, more in lines]
 
 
 _CALLBACKS_PER_INSTANT: Final = 100_000
@@ -81,13 +81,13 @@ class SimulationFailed(Exception):
 
 
 class Stuck(SimulationFailed):
-    """Nothing is scheduled, or everything happens within one instant."""
+    """Nothing is scheduled, or the callbacks of one instant do not end."""
 
 
 class Handle(asyncio.TimerHandle):
-    """What is to run, in one process's loop. Without a `context` it runs in the scheduler's own.
+    """A callback of one process's loop. Without a `context` it runs in the scheduler's own.
 
-    Nothing in a run has a context of its own but tasks, and those bring it.
+    Only tasks have a context of their own, and they pass it.
     """
 
     __slots__ = ("args", "callback", "context", "is_cancelled", "owner", "when_s")
@@ -100,7 +100,7 @@ class Handle(asyncio.TimerHandle):
         args: tuple[Any, ...],
         context: contextvars.Context | None,
     ) -> None:
-        # Not asyncio's own, which does several times as much: a run makes tens of thousands of these.
+        # asyncio's own __init__ does several times as much work, and a run creates tens of thousands of handles.
         self.owner = owner
         self.when_s = when_s
         self.callback = callback
@@ -118,7 +118,7 @@ class Handle(asyncio.TimerHandle):
 
     def cancel(self) -> None:
         self.is_cancelled = True
-        self.callback = _nothing
+        self.callback = _cancelled
         self.args = ()
 
     def cancelled(self) -> bool:
@@ -128,7 +128,7 @@ class Handle(asyncio.TimerHandle):
         return self.when_s
 
 
-def _nothing() -> None:
+def _cancelled() -> None:
     """Replaces a cancelled callback, so that it is not kept alive."""
 
 
@@ -146,13 +146,13 @@ class Scheduler:
         self._draw = random.Random(f"{seed}/scheduler").random
         self._number = 0
 
-    def at(self, when_s: float, handle: Handle) -> None:
-        """Run a callback at that time, or as soon as possible."""
+    def schedule(self, when_s: float, handle: Handle) -> None:
+        """Run a callback at that time, or as soon as possible after it."""
         self._number += 1
         heapq.heappush(self._heap, (when_s, self._draw(), self._number, handle))
 
     def fail(self, error: BaseException) -> None:
-        """End the run. Only the first reason counts."""
+        """End the run. Only the first error counts."""
         if self.failure is None:
             self.failure = error
 
@@ -161,29 +161,31 @@ class Scheduler:
         """Scheduled callbacks, including cancelled ones."""
         return len(self._heap)
 
-    def run_until(self, done: Callable[[], object] | None = None, *, limit_s: float, look_every_s: float = 0.0) -> bool:
-        """Let things happen until `done` is true or virtual time is `limit_s`; whether it is true.
+    def run_until(
+        self, done: Callable[[], object] | None = None, *, limit_s: float, check_every_s: float = 0.0
+    ) -> bool:
+        """Run until `done` is true or virtual time reaches `limit_s`. Returns whether `done` is true.
 
-        It is looked at after each callback, or only every `look_every_s`: some of what is waited for is much to look
-        at. Raises the exception that ended the run, if one did.
+        `done` is called after each callback, or only every `check_every_s` if it is expensive. Raises the exception
+        that ended the run, if one did.
         """
-        looked_s = -look_every_s
+        checked_s = -check_every_s
         before = asyncio._get_running_loop()
         asyncio._set_running_loop(None)
         try:
             while True:
-                if done is not None and self.now_s >= looked_s + look_every_s:
-                    looked_s = self.now_s
+                if done is not None and self.now_s >= checked_s + check_every_s:
+                    checked_s = self.now_s
                     if done():
                         return True
-                if not self.ready and not self._leap(limit_s):
+                if not self.ready and not self._advance(limit_s):
                     return done is not None and bool(done())
-                self._run_ready(None if look_every_s else done)
+                self._run_ready(None if check_every_s else done)
         finally:
             asyncio._set_running_loop(before)
 
-    def _leap(self, limit_s: float) -> bool:
-        """On to the next instant; False if that would be after the limit."""
+    def _advance(self, limit_s: float) -> bool:
+        """Advance time to the next timer. False if that is after the limit."""
         heap = self._heap
         while heap and heap[0][3].is_cancelled:
             heapq.heappop(heap)
@@ -203,7 +205,7 @@ class Scheduler:
         self.now_s = self.trace.now_s = now_s
 
     def _run_ready(self, done: Callable[[], object] | None) -> None:
-        """All that is ready, and what becomes so meanwhile, until `done` or the end of this instant."""
+        """Run the ready callbacks, and those that become ready meanwhile, until `done` or the end of this instant."""
         ready, enter = self.ready, asyncio._set_running_loop
         current: Any = None
         last = self.callbacks + _CALLBACKS_PER_INSTANT
@@ -226,7 +228,7 @@ class Scheduler:
                     handle.context.run(handle.callback, *handle.args)
             except (SystemExit, KeyboardInterrupt):
                 raise
-            except BaseException as error:  # noqa: BLE001 - as any loop does: whoever looks after it is told
+            except BaseException as error:  # noqa: BLE001 - as in asyncio, it goes to the handler
                 loop.call_exception_handler({"message": f"Exception in callback {handle.callback}", "exception": error})
             if self.failure is not None:
                 raise self.failure

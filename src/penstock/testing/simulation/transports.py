@@ -1,7 +1,7 @@
 """asyncio transports over simulated sockets.
 
-They behave as asyncio's own: callbacks of the protocol never run within a call of it, `connection_lost` comes exactly
-once and last, and a peer that does not read causes `pause_writing`.
+They behave like asyncio's own: `connection_lost` never runs within a call by the protocol and comes exactly once, as
+the last callback; a peer that does not read causes `pause_writing`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SimulatedTransport(asyncio.Transport):
         protocol.connection_made(self)
         socket.set_reader((self._on_readable, ()))
 
-    # --- in
+    # --- reading
 
     def _on_readable(self) -> None:
         if self._is_lost:
@@ -55,9 +55,9 @@ class SimulatedTransport(asyncio.Transport):
             if not keep_open:
                 self.close()
             return
-        self._hand_over(data)
+        self._deliver(data)
 
-    def _hand_over(self, data: bytes) -> None:
+    def _deliver(self, data: bytes) -> None:
         protocol: Any = self._protocol
         if not isinstance(protocol, asyncio.BufferedProtocol):
             protocol.data_received(data)
@@ -85,13 +85,13 @@ class SimulatedTransport(asyncio.Transport):
     def is_reading(self) -> bool:
         return self._is_reading and not self._is_closing
 
-    # --- out
+    # --- writing
 
     def write(self, data: Buffer) -> None:
         if self._is_closing or not data:
             return
         if not self._unsent and len(data) <= self._socket.room:
-            # Mostly so, and then nobody need be told of anything.
+            # The common case, in which the protocol needs no flow control.
             self._socket.send(data)
             return
         self._unsent.append(bytes(data))
@@ -121,9 +121,9 @@ class SimulatedTransport(asyncio.Transport):
             self._socket.set_writer(None)
             if self._is_closing and not self._is_lost:
                 self._loop.call_soon(self._lose, None)
-        self._regulate()
+        self._update_flow_control()
 
-    def _regulate(self) -> None:
+    def _update_flow_control(self) -> None:
         if not self._has_paused_protocol and self._unsent_bytes > self._high:
             self._has_paused_protocol = True
             self._call_protocol("pause_writing")
@@ -144,7 +144,7 @@ class SimulatedTransport(asyncio.Transport):
     def can_write_eof(self) -> bool:
         return False
 
-    # --- the end
+    # --- closing
 
     def is_closing(self) -> bool:
         return self._is_closing
@@ -177,7 +177,7 @@ class SimulatedTransport(asyncio.Transport):
 
 
 class SimulatedServer:
-    """What `create_server` answers with: a listener, and a protocol for each who comes."""
+    """The result of `create_server`: a listener, and a new protocol for each connection."""
 
     def __init__(
         self, loop: SimulatedLoop, listener: SimulatedListener, protocol_factory: Callable[[], asyncio.BaseProtocol]
@@ -199,4 +199,4 @@ class SimulatedServer:
         self._listener.close()
 
     async def wait_closed(self) -> None:
-        """It is closed at once."""
+        """`close` takes effect at once."""

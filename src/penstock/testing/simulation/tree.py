@@ -1,17 +1,16 @@
 """A simulated ZooKeeper: the ensemble with its sessions, and the metadata tree as a broker sees it.
 
-Changes are decided by the leader, one after the other; every server applies them in that order, each after a delay of
-its own. A session is connected to one server and reads what that server has applied, so another server may be ahead.
-The answer to a change, also to a rejected one, waits until the server has applied everything before it, and later
-requests of the session wait for that answer: a session sees its own changes. A server that is behind what a session
-has seen does not accept the session. Watches fire when the session's server applies a change, before the answers that
-show it.
+The leader decides changes one after the other. Every server applies them in that order, each after its own delay. A
+session is connected to one server and reads what that server has applied, so another server may be ahead. The response
+to a change, also to a rejected one, waits until the server has applied everything before it, and later requests of the
+session wait for that response: a session sees its own changes. A server that is behind what a session has seen does
+not accept the session. Watches fire when the session's server applies a change, before any response that shows it.
 
 A connection delivers in order, and nothing after a lost message. A session that is silent for its timeout expires, and
 its ephemeral nodes are deleted. While the service is down no session expires; afterwards each has its full timeout
-again. A client that hears nothing for two thirds of the timeout is SUSPENDED: pending requests raise ConnectionLost,
-new ones wait, and reads are retried. Only the service says EXPIRED. Clients connect to followers only
-(`leaderServes=no`).
+again. A client that receives nothing for two thirds of the timeout is SUSPENDED: pending requests raise
+ConnectionLost, new ones wait, and reads are retried. Only the service declares a session EXPIRED. Clients connect to
+followers only (`leaderServes=no`).
 """
 
 from __future__ import annotations
@@ -47,39 +46,39 @@ from penstock.testing.simulation.network import SimulatedNetwork
 TREE_ADDRESS: Final = "10.0.9.1"
 _FIRST_SESSION: Final = 0x1000
 _SERVERS: Final = 3
-_APART_S: Final = 1e-9
-# Of a server that is as fast as the leader, of one that is busy, and of one with a slow disk.
+_MIN_GAP_S: Final = 1e-9
+# Maximum delays of a server that is as fast as the leader, of a busy one, and of one with a slow disk.
 _LAGS_S: Final = (0.0003, 0.003, 0.03)
 
 Audit = Callable[[Sequence[Operation], int], None]
-"""Of what is going to be changed, all at once, and by which session."""
-Question = Callable[["Session"], Any]
+"""Called with operations that are about to be committed together, and the session that sent them."""
+Request = Callable[["Session"], Any]
 Done = Callable[[Any, TreeError | None], None]
 
 
-class Wire:
-    """One connection between a session's host and the service. `told` takes the events that its watches bring."""
+class Connection:
+    """One connection between a session's host and the service, with the client's callbacks."""
 
     def __init__(
-        self, service: TreeService, host: str, told: Callable[[Event], None], lost: Callable[[], None]
+        self, service: TreeService, host: str, on_event: Callable[[Event], None], on_lost: Callable[[], None]
     ) -> None:
         self.service = service
         self.host = host
-        self.told = told
-        self.lost = lost
+        self.on_event = on_event
+        self.on_lost = on_lost
         self.server: Server | None = None
-        """The one at the other end, once it has taken the session on."""
+        """The server at the other end, once it has accepted the session."""
         self.is_broken = False
         self.change = 0
-        """The last change of which the client knows, once it has dealt with what arrived."""
+        """The last change that the client knows once it has handled everything that arrived."""
         self._last_s = {True: 0.0, False: 0.0}
 
-    def carry(self, to_service: bool, deliver: Callable[..., None], *args: Any) -> None:
-        """Deliver it at the other end, after everything that went before in this direction; or never."""
+    def send(self, to_service: bool, deliver: Callable[..., None], *args: Any) -> None:
+        """Call `deliver` at the other end, after everything sent before in this direction; or never."""
         network = self.service.network
         ends = (self.host, self.service.address) if to_service else (self.service.address, self.host)
-        # What is due at one instant happens in any order: what follows arrives a little later.
-        arrival_s = max(network.arrival_s(*ends), self._last_s[to_service] + _APART_S)
+        # Callbacks of one instant run in any order, so each message arrives a little after the one before.
+        arrival_s = max(network.arrival_s(*ends), self._last_s[to_service] + _MIN_GAP_S)
         self._last_s[to_service] = arrival_s
         change = 0 if to_service or self.server is None else self.server.applied
         network.kernel.call_at(arrival_s, self._arrive, ends, change, deliver, args)
@@ -101,7 +100,7 @@ class Server:
         self.applied = 0
         """The number of the last change that it has applied."""
         self.changed: dict[str, tuple[int, EventKind]] = {}
-        """The last change of each path, as far as it knows."""
+        """The last applied change of each path."""
         self.lag_s = lag_s
         self.held = 0
         """Number of faults that keep it from applying changes."""
@@ -110,10 +109,10 @@ class Server:
 
 
 class _Pending(NamedTuple):
-    """A request whose answer waits for its turn: a read is made then, a change was made when it came."""
+    """A request whose response waits for its turn. A read is executed then; a change was executed on arrival."""
 
     needs: int
-    question: Question | None
+    request: Request | None
     answer: Any
     error: TreeError | None
     done: Done
@@ -122,7 +121,7 @@ class _Pending(NamedTuple):
 class Session:
     """A session as the service knows it."""
 
-    __slots__ = ("heard_s", "host", "id", "pending", "server", "timeout_s", "watched", "wire")
+    __slots__ = ("connection", "heard_s", "host", "id", "pending", "server", "timeout_s", "watched")
 
     def __init__(self, number: int, host: str, timeout_s: float, heard_s: float, server: Server) -> None:
         self.id = number
@@ -130,12 +129,12 @@ class Session:
         self.timeout_s = timeout_s
         self.heard_s = heard_s
         self.server = server
-        self.wire: Wire | None = None
+        self.connection: Connection | None = None
         self.watched: set[str] = set()
         self.pending: deque[_Pending] = deque()
 
     def require(self, path: str) -> Node:
-        """The node as the session's server knows it. NoNode."""
+        """The node as the session's server has it. Raises NoNode."""
         node = self.server.state.node(path)
         if node is None:
             raise NoNode(path)
@@ -143,14 +142,14 @@ class Session:
 
 
 class TreeService:
-    """One for a run. `state` is the leader's: all that is decided."""
+    """The ensemble of a run. `state` is the leader's: all decided changes."""
 
     def __init__(self, network: SimulatedNetwork, address: str = TREE_ADDRESS, seed: int | str = 0) -> None:
         self.network = network
         self.address = address
         self.is_down = False
         self.audit: Audit | None = None
-        """Is shown every change before it is made."""
+        """Called before each change."""
         self.state = TreeState()
         self.changes = 0
         self._random = PythonRandom(f"{seed}/tree")
@@ -158,10 +157,10 @@ class TreeService:
         self.servers = [Server(number, lag_s) for number, lag_s in enumerate(lags_s)]
         self._sessions: dict[int, Session] = {}
         self._closing: list[Session] = []
-        """Closed, except for pending responses."""
+        """Closed sessions with pending responses."""
         self._last_session = _FIRST_SESSION
 
-    # --- what may happen to it
+    # --- faults
 
     def go_down(self) -> None:
         self.is_down = True
@@ -193,8 +192,8 @@ class TreeService:
         self.network.trace.note("tree", f"session {session_id:x} of {session.host} is over")
         deletes = [Delete(path) for path in sorted(self.state.owned_by(session_id))]
         self._commit(deletes, session_id)
-        if session.wire is not None:
-            session.wire.carry(False, session.wire.lost)
+        if session.connection is not None:
+            session.connection.send(False, session.connection.on_lost)
 
     def sessions_of(self, host: str) -> list[int]:
         return [session.id for session in self._sessions.values() if session.host == host]
@@ -202,17 +201,22 @@ class TreeService:
     def is_live(self, session_id: int) -> bool:
         return session_id in self._sessions
 
-    # --- what arrives by wires
+    # --- requests
 
     def connect(
-        self, wire: Wire, session_id: int, seen: int, timeout_s: float, done: Callable[[int, list[Event]], None]
+        self,
+        connection: Connection,
+        session_id: int,
+        seen: int,
+        timeout_s: float,
+        done: Callable[[int, list[Event]], None],
     ) -> None:
-        """`done` gets the session's number, 0 if it is over, and what has changed under its watches since `seen`.
+        """`done` gets the session's id, 0 if it has expired, and the watch events since change `seen`.
 
-        Nothing comes from a server that is behind what the session has seen: the client tries another.
+        A server that is behind what the session has seen does not respond, and the client tries another one.
         """
         if session_id and session_id not in self._sessions:
-            wire.carry(False, done, 0, [])
+            connection.send(False, done, 0, [])
             return
         server = self.servers[self._random.randrange(_SERVERS)]
         if server.applied < seen:
@@ -222,49 +226,49 @@ class TreeService:
             session = self._sessions[session_id]
         else:
             self._last_session += 1
-            session = Session(self._last_session, wire.host, timeout_s, self.network.kernel.time(), server)
+            session = Session(self._last_session, connection.host, timeout_s, self.network.kernel.time(), server)
             self._sessions[session.id] = session
-            self._watch_over(session)
-        session.server = wire.server = server
-        session.wire = wire
+            self._check_expiry(session)
+        session.server = connection.server = server
+        session.connection = connection
         session.pending.clear()
         missed = [
             Event(server.changed[path][1], path)
             for path in sorted(session.watched)
             if path in server.changed and server.changed[path][0] > seen
         ]
-        self._heard(session)
+        self._touch(session)
         self.network.trace.note("tree", f"session {session.id:x} of {session.host} is connected")
         if session_id:
-            wire.carry(False, done, session.id, missed)
+            connection.send(False, done, session.id, missed)
             return
-        # A new session is a change too: it begins where its server has applied all that was before it.
+        # A new session is a change too: it begins when its server has applied everything before it.
         self._enqueue(session, _Pending(self.changes, None, session.id, None, lambda number, _: done(number, [])))
 
-    def read(self, wire: Wire, session_id: int, question: Question, done: Done) -> None:
-        """`done` gets the answer, or the error, of a question about what the session's server knows."""
-        session = self._session_at(wire, session_id)
+    def read(self, connection: Connection, session_id: int, request: Request, done: Done) -> None:
+        """Read from the session's server. `done` gets the result or the error."""
+        session = self._session_at(connection, session_id)
         if session is not None:
-            self._enqueue(session, _Pending(0, question, None, None, done))
+            self._enqueue(session, _Pending(0, request, None, None, done))
 
-    def write(self, wire: Wire, session_id: int, change: Question, done: Done) -> None:
-        """The same for a change, which the leader makes or rejects as it comes."""
-        session = self._session_at(wire, session_id)
+    def write(self, connection: Connection, session_id: int, change: Request, done: Done) -> None:
+        """Send a change to the leader, which applies or rejects it on arrival. `done` gets the result or the error."""
+        session = self._session_at(connection, session_id)
         if session is None:
             return
         answer: Any = None
         error: TreeError | None = None
         try:
             answer = change(session)
-        except TreeError as refusal:
-            error = refusal
+        except TreeError as rejection:
+            error = rejection
         self._enqueue(session, _Pending(self.changes, None, answer, error, done))
 
-    def _session_at(self, wire: Wire, session_id: int) -> Session | None:
+    def _session_at(self, connection: Connection, session_id: int) -> Session | None:
         session = self._sessions.get(session_id)
-        if session is None or session.wire is not wire:
+        if session is None or session.connection is not connection:
             return None
-        self._heard(session)
+        self._touch(session)
         return session
 
     def _enqueue(self, session: Session, pending: _Pending) -> None:
@@ -273,21 +277,21 @@ class TreeService:
             self._answer(session)
 
     def _answer(self, session: Session) -> None:
-        """Answer what can be answered, in the order of the requests."""
-        pending, wire, server = session.pending, session.wire, session.server
-        while wire is not None and pending and pending[0].needs <= server.applied:
-            _, question, answer, error, done = pending.popleft()
-            if question is not None:
+        """Send the responses that are due, in the order of the requests."""
+        pending, connection, server = session.pending, session.connection, session.server
+        while connection is not None and pending and pending[0].needs <= server.applied:
+            _, request, answer, error, done = pending.popleft()
+            if request is not None:
                 try:
-                    answer = question(session)
-                except TreeError as refusal:
-                    error = refusal
-            wire.carry(False, done, answer, error)
+                    answer = request(session)
+                except TreeError as rejection:
+                    error = rejection
+            connection.send(False, done, answer, error)
 
-    def _heard(self, session: Session) -> None:
+    def _touch(self, session: Session) -> None:
         session.heard_s = self.network.kernel.time()
 
-    def _watch_over(self, session: Session) -> None:
+    def _check_expiry(self, session: Session) -> None:
         if self._sessions.get(session.id) is not session:
             return
         kernel = self.network.kernel
@@ -295,7 +299,7 @@ class TreeService:
             self.expire(session.id)
         else:
             due_s = max(session.heard_s + session.timeout_s, kernel.time() + session.timeout_s / 10)
-            kernel.call_at(due_s, self._watch_over, session)
+            kernel.call_at(due_s, self._check_expiry, session)
 
     # --- changes
 
@@ -306,10 +310,10 @@ class TreeService:
         return versions[-1] if versions else 0
 
     def end(self, session: Session) -> None:
-        """The client closes its session, which is answered like any other change."""
-        wire, session.wire = session.wire, None
+        """Close a session at the client's request. The response waits like that of any other change."""
+        connection, session.connection = session.connection, None
         self.expire(session.id)
-        session.wire = wire
+        session.connection = connection
         self._closing.append(session)
 
     def _commit(self, operations: Sequence[Operation], owner: int) -> dict[str, Any]:
@@ -337,10 +341,10 @@ class TreeService:
             for event in change.events:
                 server.changed[event.path] = (number, event.kind)
             for session in self._sessions.values():
-                if session.server is server and session.wire is not None:
+                if session.server is server and session.connection is not None:
                     for event in change.events:
                         if event.path in session.watched:
-                            session.wire.carry(False, session.wire.told, event)
+                            session.connection.send(False, session.connection.on_event, event)
             for session in (*self._sessions.values(), *self._closing):
                 if session.server is server and session.pending:
                     self._answer(session)
@@ -353,7 +357,7 @@ SESSION_TIMEOUT_S: Final = 6.0
 
 
 async def open_simulated_tree(service: TreeService, timeout_s: float = SESSION_TIMEOUT_S) -> SimulatedTree:
-    """A new session for the process that asks; ConnectionLost if the service cannot be reached within its time-out."""
+    """Open a session for the calling process. Raises ConnectionLost if the service is unreachable for `timeout_s`."""
     loop = asyncio.get_running_loop()
     if not isinstance(loop, SimulatedLoop):
         raise TypeError("a simulated tree needs a simulated process")
@@ -363,7 +367,7 @@ async def open_simulated_tree(service: TreeService, timeout_s: float = SESSION_T
 
 
 class SimulatedTree:
-    """One session."""
+    """The client's side of one session."""
 
     def __init__(self, service: TreeService, loop: SimulatedLoop, timeout_s: float) -> None:
         self._service = service
@@ -371,7 +375,7 @@ class SimulatedTree:
         self._timeout_s = timeout_s
         self._id = 0
         self._seen = 0
-        self._wire: Wire | None = None
+        self._connection: Connection | None = None
         self._connected: asyncio.Future[None] = loop.create_future()
         self._heard_s = loop.time()
         self._ended: TreeError | None = None
@@ -392,36 +396,36 @@ class SimulatedTree:
     def _connect(self) -> None:
         if self._ended is not None or self._connected.done():
             return
-        wire = Wire(self._service, self._loop.host, lambda event: None, lambda: None)
-        wire.told = lambda event: self._here(wire, self._tell, event)
-        wire.lost = lambda: self._here(wire, self._over)
-        self._wire = wire
+        connection = Connection(self._service, self._loop.host, lambda event: None, lambda: None)
+        connection.on_event = lambda event: self._received(connection, self._notify, event)
+        connection.on_lost = lambda: self._received(connection, self._expired)
+        self._connection = connection
 
         def done(session_id: int, missed: list[Event]) -> None:
-            self._here(wire, self._came, session_id, missed)
+            self._received(connection, self._established, session_id, missed)
 
-        wire.carry(True, self._service.connect, wire, self._id, self._seen, self._timeout_s, done)
-        self._loop.call_later(self._timeout_s / 10, self._try_again, wire)
+        connection.send(True, self._service.connect, connection, self._id, self._seen, self._timeout_s, done)
+        self._loop.call_later(self._timeout_s / 10, self._retry, connection)
 
-    def _try_again(self, wire: Wire) -> None:
-        if wire is self._wire:
+    def _retry(self, connection: Connection) -> None:
+        if connection is self._connection:
             self._connect()
 
-    def _here(self, wire: Wire, call: Callable[..., None], *args: Any) -> None:
+    def _received(self, connection: Connection, call: Callable[..., None], *args: Any) -> None:
         """Data arrived at the machine; the process handles it when it runs."""
-        change = wire.change
+        change = connection.change
 
-        def deal() -> None:
-            if wire is self._wire and self._ended is None:
+        def handle() -> None:
+            if connection is self._connection and self._ended is None:
                 self._heard_s = self._loop.time()
                 self._seen = max(self._seen, change)
                 call(*args)
 
-        self._loop.call_soon(deal)
+        self._loop.call_soon(handle)
 
-    def _came(self, session_id: int, missed: list[Event]) -> None:
+    def _established(self, session_id: int, missed: list[Event]) -> None:
         if not session_id:
-            self._over()
+            self._expired()
             return
         is_new = not self._id
         self._id = session_id
@@ -430,10 +434,10 @@ class SimulatedTree:
         if not is_new:
             self._announce(SessionEvent.CONNECTED)
         for event in missed:
-            self._tell(event)
+            self._notify(event)
 
     def _tick(self) -> None:
-        """Send three heartbeats per time-out, and check for those of the other side."""
+        """Send three heartbeats per timeout, and check that the service answers."""
         if self._ended is not None:
             return
         if self._connected.done():
@@ -445,12 +449,12 @@ class SimulatedTree:
 
     def _suspend(self) -> None:
         self._connected = self._loop.create_future()
-        self._wire = None
+        self._connection = None
         self._fail_pending(lambda: ConnectionLost("the connection to the metadata tree was lost before the answer"))
         self._announce(SessionEvent.SUSPENDED)
         self._connect()
 
-    def _over(self) -> None:
+    def _expired(self) -> None:
         self._end(SessionExpired("the session with the metadata tree is over"))
         self._announce(SessionEvent.EXPIRED)
 
@@ -471,26 +475,26 @@ class SimulatedTree:
         for watcher in list(self._session_watchers):
             watcher(event)
 
-    # --- questions
+    # --- requests
 
     def _send(
-        self, question: Question, done: Callable[[Any, TreeError | None], None], *, is_change: bool = False
+        self, request: Request, done: Callable[[Any, TreeError | None], None], *, is_change: bool = False
     ) -> None:
-        wire = self._wire
-        if wire is not None:
+        connection = self._connection
+        if connection is not None:
 
             def answered(answer: Any, error: TreeError | None) -> None:
-                self._here(wire, done, answer, error)
+                self._received(connection, done, answer, error)
 
             ask = self._service.write if is_change else self._service.read
-            wire.carry(True, ask, wire, self._id, question, answered)
+            connection.send(True, ask, connection, self._id, request, answered)
 
-    async def _ask(self, question: Question, *, is_change: bool = False) -> Any:
+    async def _request(self, request: Request, *, is_change: bool = False) -> Any:
         if self._is_closing:
             raise SessionExpired("the metadata tree was closed")
-        return await self._answer_to(question, is_change=is_change)
+        return await self._response_to(request, is_change=is_change)
 
-    async def _answer_to(self, question: Question, *, is_change: bool) -> Any:
+    async def _response_to(self, request: Request, *, is_change: bool) -> Any:
         self._require_open()
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -513,15 +517,15 @@ class SimulatedTree:
             else:
                 answer.set_exception(error)
 
-        self._send(question, done, is_change=is_change)
+        self._send(request, done, is_change=is_change)
         return await answer
 
-    async def _read(self, question: Question) -> Any:
-        """Retry until there is an answer, for as long as a session lasts."""
+    async def _read(self, request: Request) -> Any:
+        """Retry after a lost connection, for up to the session timeout."""
         until_s = self._loop.time() + self._timeout_s
         while True:
             try:
-                return await self._ask(question)
+                return await self._request(request)
             except ConnectionLost:
                 if self._loop.time() >= until_s:
                     raise
@@ -571,7 +575,7 @@ class SimulatedTree:
     async def _change(self, operations: tuple[Operation, ...]) -> int:
         for operation in operations:
             check_path(operation.path)
-        return int(await self._ask(lambda session: self._service.change(operations, session), is_change=True))
+        return int(await self._request(lambda session: self._service.change(operations, session), is_change=True))
 
     # --- watches and the session
 
@@ -599,12 +603,12 @@ class SimulatedTree:
         if self._connected.done() and self._ended is None:
             self._send(register, lambda answer, error: None)
 
-    def _tell(self, event: Event) -> None:
+    def _notify(self, event: Event) -> None:
         for watcher in list(self._watchers.get(event.path, ())):
             try:
                 watcher(event)
             except Exception:
-                # The others are told all the same.
+                # The other watchers are still called.
                 logger.exception("watcher failed: path=%s", event.path)
 
     def watch_session(self, watcher: SessionWatcher) -> Cancel:
@@ -617,13 +621,13 @@ class SimulatedTree:
         return cancel
 
     async def close(self) -> None:
-        """Close the session; without a connection it expires."""
+        """Close the session. Without a connection it expires later."""
         if self._ended is not None or self._is_closing:
             return
         self._is_closing = True
         try:
             if self._connected.done():
-                await asyncio.wait_for(self._answer_to(self._service.end, is_change=True), self._timeout_s)
+                await asyncio.wait_for(self._response_to(self._service.end, is_change=True), self._timeout_s)
         except (TimeoutError, TreeError):
             logger.debug("the close was not acknowledged; the session will expire")
         finally:

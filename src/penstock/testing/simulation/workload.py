@@ -1,11 +1,11 @@
-"""What clients do during a run: writers, readers of one group, and an operator with the admin client.
+"""The clients of a run: writers, readers in one consumer group, and an operator with the admin client.
 
-A writer sends to a partition in order. A reader is a member of the run's one group and records in the `History` all
-that it receives. The operator creates the topics, then reassigns partitions, elects preferred leaders, and creates
-topics that are written, read and deleted. A rejected or unanswered call is retried later or dropped. After the faults
-the operator stays to elect unclean leaders, but only after every broker had the time to return with its records. A
-topic created again under a deleted name must hold nothing of the old one. A paused leader may show stale data, so a
-missing record is looked for again before it is reported.
+A writer sends to a partition in order. A reader is a member of the group and adds everything it receives to the
+`History`. The operator creates the topics, then reassigns partitions, elects preferred leaders, and creates topics
+that are written, read and deleted. A rejected or unanswered call is retried later or dropped. After the faults the
+operator elects unclean leaders, but only after every broker had time to return with its records. A topic created under
+the name of a deleted one must hold none of its records. A paused leader may serve stale data, so the operator reads
+again before it reports a missing record.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from penstock.client.producer.async_producer import AsyncProducer
 from penstock.client.producer.delivery import Delivery
 from penstock.runtime.randomness import Random, SeededRandom
 from penstock.testing.simulation.cluster import SimulatedHost
-from penstock.testing.simulation.history import FILLING, History, Place, Sent
+from penstock.testing.simulation.history import PADDING, History, Sent
 
 JOURNAL: Final = "journal"
 PARTITIONS: Final = 2
 GROUP: Final = "followers"
-STILL_FROM_S: Final = 1.5
+QUIET_FROM_S: Final = 1.5
 REQUEST_TIMEOUT_MS: Final = 1_500
 CONNECT_TIMEOUT_MS: Final = 1_000
 SESSION_TIMEOUT_MS: Final = 2_000
 PATIENCE_MS: Final = 120_000
 _DELIVERY_TIMEOUT_MS: Final = 30_000
-_PLACES_AT_ONCE: Final = 6
+_PARTITIONS_AT_ONCE: Final = 6
 _RECORDS_AT_ONCE: Final = 4
-_RESTLESS_S: Final = 0.17
-_CALM_S: Final = 0.4
-_BUSY_S: Final = 0.5
+_SEND_GAP_S: Final = 0.17
+_CALM_SEND_GAP_S: Final = 0.4
+_PROCESSING_S: Final = 0.5
 
 
-def places_of(topics: Iterable[str]) -> list[Place]:
-    return [Place(topic, partition) for topic in topics for partition in range(PARTITIONS)]
+def partitions_of(topics: Iterable[str]) -> list[TopicPartition]:
+    return [TopicPartition(topic, partition) for topic in topics for partition in range(PARTITIONS)]
 
 
 def new_producer(bootstrap: str, name: str) -> AsyncProducer[bytes, bytes]:
@@ -62,28 +62,28 @@ def new_producer(bootstrap: str, name: str) -> AsyncProducer[bytes, bytes]:
 
 
 class Writer:
-    """Sends to some topics until asked to end. `last` is the time of each partition's last acknowledgement."""
+    """Sends to some topics until `is_ending`. `last` is the time of each partition's last acknowledgement."""
 
     def __init__(
-        self, host: SimulatedHost, bootstrap: str, history: History, topics: Sequence[str], still: Sequence[str] = ()
+        self, host: SimulatedHost, bootstrap: str, history: History, topics: Sequence[str], quiet: Sequence[str] = ()
     ) -> None:
-        """The topics in `still` get no records for a long time in the middle of the run."""
+        """The topics in `quiet` get no records for a long time in the middle of the run."""
         self.host = host
-        self.last: dict[Place, float] = {}
+        self.last: dict[TopicPartition, float] = {}
         self._bootstrap = bootstrap
         self._history = history
         self._random: Random = SeededRandom(f"{host.random.seed}/writer")
-        self._places = places_of(topics)
-        self._still = set(still)
-        self._numbers = dict.fromkeys(self._places, 0)
+        self._partitions = partitions_of(topics)
+        self._quiet = set(quiet)
+        self._numbers = dict.fromkeys(self._partitions, 0)
         self._turn = 0
         self.is_calm = False
-        """Whether an occasional record is enough."""
+        """The faults are over: send few records, to all partitions in turn."""
         self.is_ending = False
         self.task = host.spawn(self._run())
 
-    def at_work(self) -> Writer:
-        """Run. Raises the error that ended it."""
+    def checked(self) -> Writer:
+        """This writer. Raises the error that ended it, if one did."""
         if self.task.done():
             self.task.result()
         return self
@@ -94,10 +94,10 @@ class Writer:
         random = self._random
         settling: list[asyncio.Task[None]] = []
         while not self.is_ending:
-            places = [self._next_place() for _ in range(1 + random.below(_PLACES_AT_ONCE))]
+            partitions = [self._next_partition() for _ in range(1 + random.below(_PARTITIONS_AT_ONCE))]
             deliveries = [
-                await self._hand_over(producer, place)
-                for place in places
+                await self._enqueue(producer, partition)
+                for partition in partitions
                 for _ in range(1 + random.below(_RECORDS_AT_ONCE))
             ]
             if random.below(4):
@@ -105,29 +105,29 @@ class Writer:
                     await self._settle(what, delivery)
             else:
                 settling += [self.host.spawn(self._settle(what, delivery)) for what, delivery in deliveries]
-            await asyncio.sleep(random.uniform(0.0, _CALM_S if self.is_calm else _RESTLESS_S))
+            await asyncio.sleep(random.uniform(0.0, _CALM_SEND_GAP_S if self.is_calm else _SEND_GAP_S))
         await producer.flush(PATIENCE_MS / 1000)
         await asyncio.gather(*settling)
         await producer.close()
 
-    async def _hand_over(self, producer: AsyncProducer[bytes, bytes], place: Place) -> tuple[Sent, Delivery]:
+    async def _enqueue(self, producer: AsyncProducer[bytes, bytes], partition: TopicPartition) -> tuple[Sent, Delivery]:
         random = self._random
-        what = Sent(self.host.name, place, self._numbers[place])
-        self._numbers[place] += 1
+        what = Sent(self.host.name, partition, self._numbers[partition])
+        self._numbers[partition] += 1
         self._history.sent.add(what)
-        size = random.below(100) if random.below(2) else random.below(len(FILLING))
-        return what, await producer.enqueue(place.topic, what.value(size), partition=place.partition)
+        size = random.below(100) if random.below(2) else random.below(len(PADDING))
+        return what, await producer.enqueue(partition.topic, what.value(size), partition=partition.partition)
 
-    def _next_place(self) -> Place:
-        """Any partition; in turn once the faults are over, because all of them are awaited then."""
+    def _next_partition(self) -> TopicPartition:
+        """A random partition. After the faults, partitions in turn, because the run then waits for each of them."""
         if self.is_calm:
             self._turn += 1
-            return self._places[self._turn % len(self._places)]
-        is_still = self.host.scheduler.now_s > STILL_FROM_S
+            return self._partitions[self._turn % len(self._partitions)]
+        is_quiet = self.host.scheduler.now_s > QUIET_FROM_S
         while True:
-            place = self._places[self._random.below(len(self._places))]
-            if not (is_still and place.topic in self._still):
-                return place
+            partition = self._partitions[self._random.below(len(self._partitions))]
+            if not (is_quiet and partition.topic in self._quiet):
+                return partition
 
     async def _settle(self, what: Sent, delivery: Delivery) -> None:
         try:
@@ -137,11 +137,11 @@ class Writer:
         else:
             self.host.scheduler.trace.note(self.host.name, f"{what} acknowledged at {stored.offset}")
             self._history.acknowledge(what, stored.offset)
-            self.last[what.place] = self.host.scheduler.now_s
+            self.last[what.partition] = self.host.scheduler.now_s
 
 
 class Reader:
-    """Reads some topics in the group until it is asked to end; commits automatically and sometimes explicitly."""
+    """Reads some topics in the group until `is_ending`; commits automatically and sometimes explicitly."""
 
     def __init__(self, host: SimulatedHost, bootstrap: str, history: History, topics: Sequence[str]) -> None:
         self.host = host
@@ -149,14 +149,14 @@ class Reader:
         self._history = history
         self._topics = tuple(topics)
         self._random: Random = SeededRandom(f"{host.random.seed}/reader")
-        self._next: dict[Place, int] = {}
-        self._owned: dict[Place, int] = {}
+        self._next: dict[TopicPartition, int] = {}
+        self._owned: dict[TopicPartition, int] = {}
         """Its partitions, and their committed offsets at the time of the assignment."""
         self.is_ending = False
         self.task = host.spawn(self._run())
-        host.on_boot = self._start_again
+        host.on_boot = self._restart
 
-    def _start_again(self) -> None:
+    def _restart(self) -> None:
         self._next.clear()
         self._owned.clear()
         self.task = self.host.spawn(self._run())
@@ -165,39 +165,38 @@ class Reader:
         consumer = await started(lambda: self._consumer())
         while not self.is_ending:
             for partition, records in (await consumer.poll(500)).items():
-                place = Place(*partition)
                 for record in records:
-                    self._take(place, record.offset, record.value)
+                    self._take(partition, record.offset, record.value)
             if not self._random.below(3):
                 await self._commit(consumer)
             if not self._random.below(8):
-                # It is busy with what it has, and more is fetched meanwhile.
-                await asyncio.sleep(self._random.uniform(0.0, _BUSY_S))
+                # Processing takes time, and the consumer fetches more meanwhile.
+                await asyncio.sleep(self._random.uniform(0.0, _PROCESSING_S))
         await consumer.close()
 
-    def _take(self, place: Place, offset: int, value: bytes) -> None:
+    def _take(self, partition: TopicPartition, offset: int, value: bytes) -> None:
         history, name = self._history, self.host.name
-        if place not in self._owned:
-            history.odd.append(f"{name} gets offset {offset} of {place}, which it has given up")
-        elif place not in self._next:
-            history.began(name, place, offset, self._owned[place])
-        history.saw(name, place, offset, value, self._next.get(place))
-        self._next[place] = offset + 1
+        if partition not in self._owned:
+            history.anomalies.append(f"{name} gets offset {offset} of {partition}, which it has given up")
+        elif partition not in self._next:
+            history.started_reading(name, partition, offset, self._owned[partition])
+        history.record_read(name, partition, offset, value, self._next.get(partition))
+        self._next[partition] = offset + 1
 
     def _consumer(self) -> AsyncConsumer[bytes, bytes]:
         consumer = new_consumer(self._bootstrap, self.host.name, self._topics, group_id=GROUP)
 
         @consumer.on_assign
         def assigned(partitions: Iterable[TopicPartition]) -> None:
-            for place in (Place(*partition) for partition in partitions):
-                self._history.assigned(self.host.name, consumer.generation, place)
-                self._owned[place] = self._history.committed.get(place, 0)
+            for partition in partitions:
+                self._history.assigned(self.host.name, consumer.generation, partition)
+                self._owned[partition] = self._history.committed.get(partition, 0)
 
         @consumer.on_revoke
         def revoked(partitions: Iterable[TopicPartition]) -> None:
-            for place in (Place(*partition) for partition in partitions):
-                self._next.pop(place, None)
-                self._owned.pop(place, None)
+            for partition in partitions:
+                self._next.pop(partition, None)
+                self._owned.pop(partition, None)
 
         consumer.on_lost(revoked)
         return consumer
@@ -219,12 +218,12 @@ def new_consumer(
         request_timeout_ms=REQUEST_TIMEOUT_MS,
         connect_timeout_ms=CONNECT_TIMEOUT_MS,
         session_timeout_ms=SESSION_TIMEOUT_MS,
-        # A member whose coordinator loses power while it joins waits so long for the answer that never comes.
+        # A member whose coordinator loses power during a join waits this long for a response that never comes.
         max_poll_interval_ms=10_000,
         retry_backoff_ms=100,
         auto_commit_interval_ms=500,
         fetch_max_wait_ms=1_000,
-        # Who subscribes to a topic that is not there yet looks for it so often.
+        # How often a consumer looks for a subscribed topic that does not exist yet.
         metadata_max_age_ms=2_500,
     )
 
@@ -241,45 +240,46 @@ async def started(make: Callable[[], AsyncConsumer[bytes, bytes]]) -> AsyncConsu
             return consumer
 
 
-async def read_everything(bootstrap: str, name: str, places: Sequence[Place]) -> dict[Place, list[tuple[int, bytes]]]:
-    """Offset and value of all records, as a new consumer reads them."""
+async def read_everything(
+    bootstrap: str, name: str, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, list[tuple[int, bytes]]]:
+    """Offsets and values of all records, read by a new consumer."""
     consumer = await started(lambda: new_consumer(bootstrap, name))
-    found: dict[Place, list[tuple[int, bytes]]] = {place: [] for place in places}
-    await consumer.assign(places)
-    ends = await consumer.end_offsets(places)
-    left = {Place(*partition): end for partition, end in ends.items() if end > 0}
+    found: dict[TopicPartition, list[tuple[int, bytes]]] = {partition: [] for partition in partitions}
+    await consumer.assign(partitions)
+    ends = await consumer.end_offsets(partitions)
+    left = {partition: end for partition, end in ends.items() if end > 0}
     while left:
         for partition, records in (await consumer.poll(1_000)).items():
-            place = Place(*partition)
-            found[place] += [(record.offset, record.value) for record in records]
-            if records[-1].offset + 1 >= left.get(place, 0):
-                left.pop(place, None)
+            found[partition] += [(record.offset, record.value) for record in records]
+            if records[-1].offset + 1 >= left.get(partition, 0):
+                left.pop(partition, None)
     await consumer.close()
     return found
 
 
-async def read_commits(bootstrap: str, name: str, places: Sequence[Place]) -> dict[Place, int]:
+async def read_commits(bootstrap: str, name: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
     """The committed offsets of the run's group."""
     consumer = await started(lambda: new_consumer(bootstrap, name, group_id=GROUP))
-    found = await consumer.committed(*places, timeout_ms=PATIENCE_MS)
+    found = await consumer.committed(*partitions, timeout_ms=PATIENCE_MS)
     await consumer.close(autocommit=False)
-    return {Place(*partition): committed.offset for partition, committed in found.items()}
+    return {partition: committed.offset for partition, committed in found.items()}
 
 
 BRIEF: Final = "brief"
-_AGAIN_S: Final = 0.25
-_CALL_MS: Final = 2_500
-# Who was taken for dead, and is not, is back by then with what it has.
+_RETRY_S: Final = 0.25
+_CALL_TIMEOUT_MS: Final = 2_500
+# A live broker whose session expired is back within this time, with its records.
 _RECOVERY_S: Final = 3.0
-# Whoever led before has heard by then that he does not.
+# A former leader has learned of the new one within this time.
 _STALE_METADATA_S: Final = 10.0
 _RECORDS: Final = 12
-LOOKED_AGAIN: Final = "acknowledged records missed by a reader that then looked again"
+REREAD: Final = "acknowledged records missed by a reader that then looked again"
 _AT_ONCE: Final = 4
 
 
 class Operator:
-    """`topics` are created at the start, by their settings; `brokers` returns the brokers."""
+    """Changes the cluster by admin calls. It first creates `topics` with their settings; `brokers` returns the ids."""
 
     def __init__(
         self,
@@ -294,15 +294,15 @@ class Operator:
         self.done: Counter[str] = Counter()
         self.is_ending = False
         self.is_released = False
-        self.lost: list[Place] = []
-        """Partitions without a complete replica: any live replica is to lead them."""
+        self.lost: list[TopicPartition] = []
+        """Partitions without a complete replica: any live replica may lead them."""
         self._bootstrap = bootstrap
         self._history = history
         self._topics = topics
         self._brokers = brokers
         self._replicas = replicas
         self._random: Random = SeededRandom(f"{host.random.seed}/operator")
-        self._lives = 0
+        self._topics_created = 0
         self.task = host.spawn(self._run())
 
     async def _run(self) -> None:
@@ -313,7 +313,7 @@ class Operator:
             connect_timeout_ms=CONNECT_TIMEOUT_MS,
         )
         for name, settings in self._topics.items():
-            await self._make(admin, name, settings)
+            await self._create(admin, name, settings)
         actions = (self._move, self._move, self._elect, self._create_and_delete_topic)
         while not self.is_ending:
             await asyncio.sleep(self._random.uniform(0.1, 1.25))
@@ -324,14 +324,14 @@ class Operator:
                 self._note(f"{action.__name__} failed: {type(error).__name__}")
         until_s = self.host.scheduler.now_s + _RECOVERY_S
         while not self.is_released:
-            await asyncio.sleep(_AGAIN_S)
+            await asyncio.sleep(_RETRY_S)
             if self.lost and self.host.scheduler.now_s > until_s:
                 await self._elect_unclean(admin)
         await admin.close()
 
     async def _elect_unclean(self, admin: AsyncAdmin) -> None:
         try:
-            outcomes = await admin.elect_leaders("unclean", self.lost, timeout_ms=_CALL_MS)
+            outcomes = await admin.elect_leaders("unclean", self.lost, timeout_ms=_CALL_TIMEOUT_MS)
         except PenstockError as error:
             self._note(f"unclean election failed: {type(error).__name__}")
         else:
@@ -340,95 +340,95 @@ class Operator:
     def _note(self, text: str) -> None:
         self.host.scheduler.trace.note(self.host.name, text)
 
-    async def _make(self, admin: AsyncAdmin, name: str, settings: Mapping[str, str]) -> None:
+    async def _create(self, admin: AsyncAdmin, name: str, settings: Mapping[str, str]) -> None:
         spec = TopicSpec(name, PARTITIONS, self._replicas, config=dict(settings))
         while True:
             try:
-                await admin.create_topic(spec, timeout_ms=_CALL_MS)
+                await admin.create_topic(spec, timeout_ms=_CALL_TIMEOUT_MS)
             except TopicExists:
                 if name != BRIEF:
                     return
-                await self._delete(admin)  # of an earlier life, or of one whose making nobody answered
+                await self._delete(admin)  # left by an earlier action, or created by a call without a response
             except PenstockError as error:
                 self._note(f"{name} not created: {type(error).__name__}")
-                await asyncio.sleep(_AGAIN_S)
+                await asyncio.sleep(_RETRY_S)
             else:
                 self.done["topic created"] += 1
                 return
 
     async def _move(self, admin: AsyncAdmin) -> None:
         random = self._random
-        places = places_of(self._topics)
-        place = places[random.below(len(places))]
+        partitions = partitions_of(self._topics)
+        partition = partitions[random.below(len(partitions))]
         ids = list(self._brokers())
         random.shuffle(ids)
         wanted = ids[: self._replicas]
-        outcomes = await admin.alter_partition_reassignments({place: wanted}, timeout_ms=_CALL_MS)
-        refused = any(outcomes.values())
-        self.done["move rejected" if refused else "move"] += 1
-        self._note(f"move of {place} to {wanted}{' rejected' if refused else ''}")
+        outcomes = await admin.alter_partition_reassignments({partition: wanted}, timeout_ms=_CALL_TIMEOUT_MS)
+        is_rejected = any(outcomes.values())
+        self.done["move rejected" if is_rejected else "move"] += 1
+        self._note(f"move of {partition} to {wanted}{' rejected' if is_rejected else ''}")
 
     async def _elect(self, admin: AsyncAdmin) -> None:
-        outcomes = await admin.elect_leaders("preferred", timeout_ms=_CALL_MS)
+        outcomes = await admin.elect_leaders("preferred", timeout_ms=_CALL_TIMEOUT_MS)
         self.done["election"] += 1
         self._note(f"preferred leaders: {sum(error is None for error in outcomes.values())} elected")
 
     async def _create_and_delete_topic(self, admin: AsyncAdmin) -> None:
-        """Create a topic, write, read and delete it: before the deletion it holds exactly what was acknowledged."""
-        self._lives += 1
-        await self._make(admin, BRIEF, {})
-        producer = new_producer(self._bootstrap, f"{self.host.name}-{self._lives}")
-        acknowledged: dict[tuple[Place, int], Sent] = {}
+        """Create a topic, write to it, read it and delete it. Before the deletion it holds what was acknowledged."""
+        self._topics_created += 1
+        await self._create(admin, BRIEF, {})
+        producer = new_producer(self._bootstrap, f"{self.host.name}-{self._topics_created}")
+        acknowledged: dict[tuple[TopicPartition, int], Sent] = {}
         await producer.start()
         try:
             for number in range(0, _RECORDS, _AT_ONCE):
                 sent = [
-                    Sent(f"life-{self._lives}", Place(BRIEF, each % PARTITIONS), each)
+                    Sent(f"life-{self._topics_created}", TopicPartition(BRIEF, each % PARTITIONS), each)
                     for each in range(number, number + _AT_ONCE)
                 ]
                 for what, offset in await _stored(producer, sent):
-                    acknowledged[what.place, offset] = what
+                    acknowledged[what.partition, offset] = what
         finally:
             await producer.close()
-        self._history.odd += await self._odd(acknowledged)
+        self._history.anomalies += await self._differences(acknowledged)
         await self._delete(admin)
         self.done["topic deleted"] += 1
 
     async def _delete(self, admin: AsyncAdmin) -> None:
         while True:
             try:
-                await admin.delete_topic(BRIEF, missing_ok=True, timeout_ms=_CALL_MS)
+                await admin.delete_topic(BRIEF, missing_ok=True, timeout_ms=_CALL_TIMEOUT_MS)
             except PenstockError as error:
                 self._note(f"{BRIEF} not deleted: {type(error).__name__}")
-                await asyncio.sleep(_AGAIN_S)
+                await asyncio.sleep(_RETRY_S)
             else:
                 return
 
-    async def _odd(self, acknowledged: Mapping[tuple[Place, int], Sent]) -> list[str]:
-        """Records that differ from what was acknowledged, once no broker has stale metadata."""
+    async def _differences(self, acknowledged: Mapping[tuple[TopicPartition, int], Sent]) -> list[str]:
+        """Differences from what was acknowledged. Reads again while a broker may have stale metadata."""
         until_s = self.host.scheduler.now_s + _STALE_METADATA_S
         while True:
-            read = await read_everything(self._bootstrap, f"{self.host.name}-reader", places_of([BRIEF]))
-            found = {(place, offset): value for place, all_ in read.items() for offset, value in all_}
-            odd = self._compared(acknowledged, found)
-            if not odd or self.host.scheduler.now_s > until_s:
-                return odd
-            self.host.scheduler.trace.count(LOOKED_AGAIN)
-            self._note(f"{len(odd)} records of {BRIEF} differ from what was acknowledged; looking again")
-            await asyncio.sleep(_AGAIN_S)
+            read = await read_everything(self._bootstrap, f"{self.host.name}-reader", partitions_of([BRIEF]))
+            found = {(partition, offset): value for partition, all_ in read.items() for offset, value in all_}
+            differences = self._compare(acknowledged, found)
+            if not differences or self.host.scheduler.now_s > until_s:
+                return differences
+            self.host.scheduler.trace.count(REREAD)
+            self._note(f"{len(differences)} records of {BRIEF} differ from what was acknowledged; looking again")
+            await asyncio.sleep(_RETRY_S)
 
-    def _compared(
-        self, acknowledged: Mapping[tuple[Place, int], Sent], found: Mapping[tuple[Place, int], bytes]
+    def _compare(
+        self, acknowledged: Mapping[tuple[TopicPartition, int], Sent], found: Mapping[tuple[TopicPartition, int], bytes]
     ) -> list[str]:
-        odd = []
-        for (place, offset), value in found.items():
-            if not value.startswith(f"life-{self._lives}:".encode()):
-                odd.append(f"{place}: at {offset} of topic {self._lives} is {value[:40]!r}")
-        for (place, offset), what in acknowledged.items():
-            stored = found.get((place, offset))
+        differences = []
+        for (partition, offset), value in found.items():
+            if not value.startswith(f"life-{self._topics_created}:".encode()):
+                differences.append(f"{partition}: at {offset} of topic {self._topics_created} is {value[:40]!r}")
+        for (partition, offset), what in acknowledged.items():
+            stored = found.get((partition, offset))
             if stored is None or Sent.of(stored) != what:
-                odd.append(f"{place}: {what} was acknowledged at {offset}, where {stored!r:.60} is")
-        return odd
+                differences.append(f"{partition}: {what} was acknowledged at {offset}, where {stored!r:.60} is")
+        return differences
 
 
 async def _stored(producer: AsyncProducer[bytes, bytes], records: Sequence[Sent]) -> list[tuple[Sent, int]]:
@@ -437,8 +437,10 @@ async def _stored(producer: AsyncProducer[bytes, bytes], records: Sequence[Sent]
     deliveries = []
     for what in records:
         with suppress(PenstockError):
-            place = what.place
-            deliveries.append((what, await producer.enqueue(place.topic, what.value(10), partition=place.partition)))
+            partition = what.partition
+            deliveries.append(
+                (what, await producer.enqueue(partition.topic, what.value(10), partition=partition.partition))
+            )
     for what, delivery in deliveries:
         with suppress(PenstockError):
             stored.append((what, (await delivery).offset))
