@@ -1,9 +1,9 @@
-"""Tools for tests: an embedded broker, a ZooKeeper, a simulated disk, power loss at every operation.
+"""Tools for tests: an embedded broker, a ZooKeeper server, a simulated disk, and power loss at every operation.
 
     from penstock.testing import Broker
 
-The pytest fixtures are in `pytest_plugin`. Nothing is imported before it is used: pytest loads that plugin in every
-project of an environment that has Penstock installed.
+The pytest fixtures are in `pytest_plugin`. Imports are lazy, because pytest loads that plugin in every project of an
+environment in which Penstock is installed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Runs a scenario once for every operation at which it may lose power.
+"""Runs a scenario with a power loss at each of its operations.
 
 The scenario runs once to count its operations, then once per operation with power lost as the operation begins, once
-more per write with power lost in its middle, and once to the end. Each time the disk is found in several states, one
-for each way of losing what was not synced. A `CrashPoint` is such a disk.
+more per write with power lost in its middle, and once to the end. Each run yields several `CrashPoint`s: the disk after
+each way of losing unsynced data.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ALL_LOSSES = (LOSE_UNSYNCED, KEEP_UNSYNCED, KEEP_SIZES_ONLY, RANDOM_LOSS, RANDOM
 
 
 class CrashPoint(NamedTuple):
-    """The moment of a power loss and the disk that is left. Its text tells how to reproduce a failure."""
+    """The moment of a power loss and the disk that is left. Its text identifies the moment, to reproduce a failure."""
 
     files: SimulatedFiles
     moment: str
@@ -45,23 +45,23 @@ def crash_everywhere(
 ) -> Iterator[CrashPoint]:
     """Run `scenario` repeatedly, on new disks or copies of `start`; yield what each power loss leaves.
 
-    The scenario itself records what it was promised before the power loss, such as what it had synced, again in each
-    run; the caller compares it with each crash point. `stride` visits only every nth operation of a long scenario.
+    In each run the scenario itself records what must survive, such as what it has synced; the caller compares that with
+    each crash point. `stride` visits only every nth operation of a long scenario.
     """
     origin = SimulatedFiles() if start is None else start
-    whole = origin.fork(SeededRandom(seed))
-    scenario(whole)
+    complete = origin.fork(SeededRandom(seed))
+    scenario(complete)
     random = SeededRandom(seed).branch("moments")
-    for operation in list(whole.operations.recent)[::stride]:
+    for operation in list(complete.operations.recent)[::stride]:
         cuts = [0]
         if operation.kind == "write" and operation.length > 1:
             cuts.append(1 + random.below(operation.length - 1))
         for applied_bytes in cuts:
             files = _run(scenario, origin.fork(SeededRandom(seed)), operation.number, applied_bytes)
             moment = f"at {operation} after {applied_bytes} bytes" if applied_bytes else f"at {operation}"
-            yield from _found(files, moment, seed, losses)
+            yield from _crash_points(files, moment, seed, losses)
     files = _run(scenario, origin.fork(SeededRandom(seed)), None, 0)
-    yield from _found(files, "at the end", seed, losses)
+    yield from _crash_points(files, "at the end", seed, losses)
 
 
 def _run(
@@ -75,13 +75,13 @@ def _run(
     try:
         scenario(files)
     except Exception:
-        # Layers above may dress the loss up as an error of their own; with the power on it is the scenario's.
+        # Upper layers may wrap PowerLost in another error. With the power on, the error is the scenario's own.
         if files.powered:
             raise
     return files
 
 
-def _found(files: SimulatedFiles, moment: str, seed: int, losses: Sequence[PowerLoss]) -> Iterator[CrashPoint]:
+def _crash_points(files: SimulatedFiles, moment: str, seed: int, losses: Sequence[PowerLoss]) -> Iterator[CrashPoint]:
     for index, loss in enumerate(losses):
         fork = files.fork(SeededRandom(seed).branch(f"{moment}/{index}"))
         fork.crash(loss)

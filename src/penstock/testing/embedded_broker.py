@@ -1,4 +1,4 @@
-"""A real broker inside the test process, on a thread and an event loop of its own.
+"""A real broker inside the test process, on its own thread and event loop.
 
     with EmbeddedBroker() as broker:
         producer = AnyKafkaClient(broker.address)
@@ -41,9 +41,9 @@ class EmbeddedBroker:
         self._http_port = http_port
         self._settings = {
             "group.initial.rebalance.delay.ms": "0",
-            # Its loop shares the interpreter with the clients under test: awake, it would stand in their way.
+            # The broker shares the interpreter with the clients under test; busy polling would take their CPU time.
             "socket.busy.poll.us": "0",
-            # Tests like timestamps of long ago, and would lose their records when the broker happens to look.
+            # Tests write old timestamps; retention would delete their records at a random moment.
             "log.retention.check.interval.ms": str(_DAY_MS),
             **(settings or {}),
             "log.dirs": (settings or {}).get("log.dirs", self.data_dir),
@@ -78,7 +78,7 @@ class EmbeddedBroker:
         return self.broker.http_port
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
-        """Create a topic without a client. It exists when this returns. Raises the broker's error if it is rejected."""
+        """Create a topic without a client. It exists when this returns. Raises the broker's error."""
         topic = NewTopic(name, partitions, configs=dict(config or {}))
         creation = self.broker.cluster.require_controller().create_topics([topic])
         (outcome,) = asyncio.run_coroutine_threadsafe(creation, self._loop).result(_START_TIMEOUT_S)
@@ -116,7 +116,7 @@ class EmbeddedBroker:
         try:
             return self.start()
         except BaseException:
-            self._remove_what_is_temporary()
+            self._remove_temporary_data()
             raise
 
     def __exit__(
@@ -125,8 +125,8 @@ class EmbeddedBroker:
         try:
             self.stop()
         finally:
-            self._remove_what_is_temporary()
+            self._remove_temporary_data()
 
-    def _remove_what_is_temporary(self) -> None:
+    def _remove_temporary_data(self) -> None:
         if self._is_temporary:
             shutil.rmtree(self.data_dir, ignore_errors=True)

@@ -1,13 +1,13 @@
-"""pytest fixtures for tests with any Kafka client: a real broker, and topics on it.
+"""pytest fixtures for tests with any Kafka client: a real broker and topics on it.
 
     def test_sent_records_arrive(penstock_broker, penstock_topic):
         producer = AnyKafkaClient(bootstrap_servers=penstock_broker.address)
         producer.send(penstock_topic, b"...")
 
 `penstock_broker` is one broker per session; set `penstock_broker_scope = function` (or class, module, package) in
-pytest's configuration for more of them. `penstock_fresh_broker` is a new broker for each test. Override the fixture
-`penstock_broker_settings` in a conftest.py to start brokers with settings, by Kafka's names. `penstock_topic` is the
-name of a new topic on `penstock_broker`; the marker `penstock_topic(partitions=3, config={"cleanup.policy":
+pytest's configuration for a shorter lifetime. `penstock_fresh_broker` is a new broker for each test. To start brokers
+with settings, by Kafka's names, override the fixture `penstock_broker_settings` in a conftest.py. `penstock_topic` is
+the name of a new topic on `penstock_broker`; the marker `penstock_topic(partitions=3, config={"cleanup.policy":
 "compact"})` configures it. The broker is imported when the first fixture is used.
 """
 
@@ -41,11 +41,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _scope(fixture_name: str, config: pytest.Config) -> Scope:
-    asked = str(config.getini(_SCOPE))
+    configured = str(config.getini(_SCOPE))
     for scope in _SCOPES:
-        if scope == asked:
+        if scope == configured:
             return scope
-    raise pytest.UsageError(f"{_SCOPE} is {asked!r}; it can be {', '.join(_SCOPES)}")
+    raise pytest.UsageError(f"{_SCOPE} is {configured!r}; it can be {', '.join(_SCOPES)}")
 
 
 @pytest.fixture(scope="session")
@@ -70,12 +70,12 @@ def penstock_fresh_broker(penstock_broker_settings: Mapping[str, str]) -> Iterat
 def penstock_topic(request: pytest.FixtureRequest, penstock_broker: EmbeddedBroker) -> str:
     """The name of a new, empty topic."""
     marker = request.node.get_closest_marker(_MARKER)
-    shape: dict[str, Any] = {} if marker is None else dict(marker.kwargs)
-    unknown = shape.keys() - {"partitions", "config"}
+    options: dict[str, Any] = {} if marker is None else dict(marker.kwargs)
+    unknown = options.keys() - {"partitions", "config"}
     if marker is not None and (marker.args or unknown):
         raise pytest.UsageError(f"{_MARKER} takes partitions= and config=, not {[*marker.args, *sorted(unknown)]}")
     name = topic_name(request.node.name)
-    penstock_broker.create_topic(name, **shape)
+    penstock_broker.create_topic(name, **options)
     return name
 
 

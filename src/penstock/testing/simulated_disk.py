@@ -1,17 +1,17 @@
 """A simulated disk under a page cache: what is durable, what is only cached, and what a power loss leaves.
 
-`FileNode` and `FolderNode` have a cached and a durable side. `Tree` is the folders under one root, with the journal of
-name changes that are not durable yet. `PowerLoss` chooses what of all that survives. The model is ext4 and xfs at
-their worst:
+`FileNode` and `FolderNode` have a cached and a durable side. `Tree` has the folders under one root and the journal of
+name changes that are not durable yet. `PowerLoss` chooses which changes survive. The model is ext4 and xfs at their
+worst:
 
 - Data reaches the disk by the sector, in any order. A sector written several times since the last sync shows one of
   its versions, never a mixture, independently of its neighbours.
 - Sizes go through the journal, in order, and do not wait for data: a file may have its final length and hold zeros or
-  garbage where data never arrived. Where a truncation was lost, nothing written behind it arrived.
-- A write in flight damages no bytes but those it covers.
+  garbage where data never arrived. If a truncation was lost, no data written behind its size arrived.
+- A write in flight damages only the bytes that it covers.
 - Names go through the journal in the order in which they were changed, folder by folder; a rename is one change. A
-  name and the bytes behind it are durable independently: a file may be found empty, or its synced bytes not be found
-  at all.
+  name and the bytes behind it are durable independently: a file may be empty after a power loss, or its synced bytes
+  may have no name.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Truncation(NamedTuple):
 Change = Write | Truncation
 
 
-# Drawn for a whole file: a coin for each sector alone would hardly ever show one hole in a long file.
+# One rate per file: independent draws per sector would hardly ever leave a single hole in a long file.
 _SURVIVAL_RATES = (0.0, 0.1, 0.5, 0.9, 1.0)
 
 
@@ -125,7 +125,7 @@ def tear(durable: Pages, changes: Sequence[Change], random: Random, garbage: flo
     sizes = [durable.size]
     for change in changes:
         sizes.append(change.size_after(sizes[-1]))
-    # Half the time the whole length: holes in it are what recovery must not be fooled by.
+    # The full length in half of the cases: recovery must detect holes in a file of the right length.
     journaled = len(changes) if random.below(2) else random.below(len(sizes))
     sector_bytes = (SECTOR_BYTES, PAGE_BYTES)[random.below(2)]
     fates = _SectorFates(changes, sector_bytes, random)
@@ -150,7 +150,7 @@ def tear(durable: Pages, changes: Sequence[Change], random: Random, garbage: flo
 
 
 class _SectorFates:
-    """The number of writes to each sector that reach the disk: all, or some of the first."""
+    """The number of writes to each sector that reach the disk: all of them, or only the first few."""
 
     def __init__(self, changes: Sequence[Change], sector_bytes: int, random: Random) -> None:
         self._random = random
@@ -187,8 +187,8 @@ _NAME_BYTES_MAX = 255
 class FileNode:
     """A file without its name: what readers see, what the disk holds, and the changes in between.
 
-    `rewrites` counts how often the disk's bytes changed otherwise than by growing: who has read them reads only what
-    was added while it stays the same.
+    `rewrites` counts the changes of durable bytes other than growth. While it is unchanged, a reader of the durable
+    bytes needs to read only what was added.
     """
 
     __slots__ = ("__weakref__", "cached", "durable", "links", "modified_ns", "opens", "rewrites", "unsynced")
@@ -240,7 +240,7 @@ class FileNode:
 
 
 class FolderNode:
-    """A folder without its name; `durable` follows `entries` when the journal's changes reach the disk."""
+    """A folder without its name. `durable` follows `entries` when the changes in the journal reach the disk."""
 
     __slots__ = ("durable", "entries", "modified_ns")
 
@@ -342,7 +342,7 @@ class Tree:
     def sync(self, folder: FolderNode) -> None:
         """Make the names in `folder` durable.
 
-        A rename between two folders brings along what was changed before it in the other one.
+        A rename between two folders also makes earlier changes in the other folder durable.
         """
         forced: list[NameChange] = []
         rest: list[NameChange] = []
@@ -459,9 +459,9 @@ class Data(Enum):
 class PowerLoss:
     """Chooses which unsynced changes survive.
 
-    `Data.ZEROED` keeps the sizes and loses the bytes. `Data.RANDOM` draws for each file how many sectors
-    survive, from none to all, whether they are of 512 bytes or of 4096, and how far the size got; `garbage`
-    is then the probability that a lost piece holds nonsense instead of what was there before.
+    `Data.ZEROED` keeps the sizes and loses the bytes. `Data.RANDOM` draws for each file how many sectors survive, from
+    none to all, whether sectors have 512 or 4096 bytes, and which size change is the last one; `garbage` is then the
+    probability that a lost piece holds random bytes instead of the old ones.
     """
 
     names: Names

@@ -1,8 +1,8 @@
 """Faults of operations on a simulated disk, and the log of operations that they refer to.
 
-An `Operation` is about to happen; a `Fault` is how it fails; a `Trouble` is what is wrong with a part of the disk for
-a while. The `OperationLog` numbers operations from 0, remembers them for assertions, and asks the planned faults, the
-troubles and then the hook whether an operation fails.
+An `Operation` is about to happen. A `Fault` is how it fails. A `Trouble` makes a part of the disk fail for a while. The
+`OperationLog` numbers operations from 0 and keeps them for assertions. Planned faults, then troubles, then the hook
+decide whether an operation fails.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from penstock.testing.simulated_disk import KEEP_SIZES_ONLY, LOSE_UNSYNCED, Powe
 _OPERATIONS_KEPT = 65_536
 
 READ: Final = "read"
-"""Reads of an open file: not operations, because they change nothing, but they may fail too."""
+"""Reads of an open file. They are not operations, because they change nothing, but they may fail too."""
 LOOK: Final = "look"
 """Reads of names, sizes and folders, and opening a file."""
 GROWING: Final = frozenset({"create", "write", "make_folder"})
-"""Operations that need room."""
+"""Operations that need free space."""
 ALL_KINDS: Final = frozenset(
     {*GROWING, READ, LOOK, "truncate", "sync", "rename", "remove", "remove_folder", "sync_folder"}
 )
@@ -41,8 +41,8 @@ class Operation(NamedTuple):
     """A mutating operation, about to happen.
 
     `kind` is create, write, truncate, sync, rename, remove, make_folder, remove_folder or sync_folder.
-    Removing a folder is one operation for each thing in it and one for itself; making one, one for each
-    missing parent. A write has a position and a length, a truncation its new size as the position.
+    Removing a folder is one operation per entry and one for the folder itself; making a folder is one per missing
+    parent and one for itself. A write has a position and a length; a truncation has its new size as the position.
     """
 
     number: int
@@ -55,8 +55,8 @@ class Operation(NamedTuple):
 class Fault(NamedTuple):
     """An operation fails with `error`, after the first `applied_bytes` of it if it is a write.
 
-    If it is a sync, `loss` says what of the file reached the disk all the same. The rest is forgotten
-    silently, as Linux does: readers go on seeing it, and the next sync succeeds without it.
+    If it is a sync, `loss` chooses which changes of the file reached the disk anyway. The rest is dropped silently, as
+    Linux does: readers still see it, and the next sync succeeds without it.
     """
 
     error: OSError
@@ -64,13 +64,13 @@ class Fault(NamedTuple):
     loss: PowerLoss = KEEP_SIZES_ONLY
 
 
-# May also raise an OSError itself: the operation then fails with it and has no effect.
+# A hook may also raise an OSError: the operation then fails with it and has no effect.
 Hook = Callable[[Operation], Fault | None]
 
 
 @dataclass(slots=True)
 class _Plan:
-    """A planned fault, which happens once."""
+    """A planned fault. It happens once."""
 
     error_number: int
     applied_bytes: int
@@ -97,7 +97,7 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Operations of these `kinds` in `folder`, on paths with that suffix, fail until the trouble is over."""
+    """Operations of these `kinds` in `folder`, on paths that end with `path_ending`, fail until it is removed."""
 
     error_number: int
     folder: str
@@ -122,10 +122,10 @@ class Trouble:
 
 
 class OperationLog:
-    """Numbers the operations and decides their fate.
+    """Numbers the operations and decides whether they fail.
 
-    `count` is the number of the next operation; `counts` has them by kind; `recent` the latest 65,536, oldest
-    first. `hook` is asked before each operation that no plan fails.
+    `count` is the number of the next operation, `counts` is by kind, `recent` has the latest 65,536, oldest first.
+    `hook` is called before each operation that no plan and no trouble fails.
     """
 
     def __init__(self) -> None:
@@ -146,12 +146,12 @@ class OperationLog:
         applied_bytes: int = 0,
         loss: PowerLoss = KEEP_SIZES_ONLY,
     ) -> None:
-        """Fail the next operation of that kind, once, after `skip` that succeed; `Fault` has the rest."""
+        """Fail the next operation of that kind, once, after `skip` successful ones. See `Fault` for the rest."""
         plan = _Plan(error_number, applied_bytes, loss, kind=kind, path_ending=path_ending, skip=skip)
         self._plans.append(plan)
 
     def lose_power_at(self, number: int, *, applied_bytes: int = 0) -> None:
-        """Cut the power when operation `number` begins, or, if it is a write, after that many bytes of it."""
+        """Cut the power when operation `number` begins; in a write, after `applied_bytes` of it."""
         self._plans.append(_Plan(0, applied_bytes, KEEP_SIZES_ONLY, number=number))
 
     def begin(self, kind: str, path: str, position: int = 0, length: int = 0) -> Fault | None:
@@ -175,14 +175,14 @@ class OperationLog:
             return Fault(error)
 
     def look(self, kind: str, path: str) -> None:
-        """Register a read. Raises OSError if a trouble applies."""
+        """Check a read. Raises OSError if a trouble applies."""
         for trouble in self.troubles:
             if trouble.hits(kind, path):
                 raise trouble.error(path)
 
     @contextlib.contextmanager
     def without_trouble(self) -> Iterator[None]:
-        """Inspect the disk from outside of the simulated machine, without faults."""
+        """Suspend troubles, to inspect the disk from outside the simulated machine."""
         kept, self.troubles = self.troubles, []
         try:
             yield

@@ -1,11 +1,10 @@
 """Files in memory that can lose power, fill up, fail and rot: a simulated disk behind the `Files` interface.
 
-Every mutating operation has a number and can be made to fail, to happen in part, or to be the one at which power is
-lost (`files.operations`). Without power every call raises `PowerLost` until the test says with `crash` what the disk
-shows after the restart, or with `kill` that only the process died. The same seed and the same calls give the same
-disk.
+Every mutating operation has a number. `files.operations` can make it fail, happen in part, or lose power at it. Without
+power every call raises `PowerLost` until the test calls `crash`, which chooses what the disk holds after the restart,
+or `kill`, as if only the process had died. The same seed and the same calls give the same disk.
 
-Paths are absolute whether they begin with "/" or not. For one thread at a time.
+Paths are absolute whether or not they begin with "/". Not thread-safe.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _TICK_NS = 1_000_000
 
 
 class SimulatedFile:
-    """An open file; dead once the power was lost or the process killed."""
+    """An open file. It is unusable once power was lost or the process was killed."""
 
     __slots__ = ("__weakref__", "_closed", "_files", "_node", "_path", "_session", "_writable")
 
@@ -111,7 +110,7 @@ class SimulatedFile:
 
 
 class SimulatedLock:
-    """A lock that ends with its release, the process or the power."""
+    """A lock that is held until its release, the end of the process, or a power loss."""
 
     __slots__ = ("_holders", "_node")
 
@@ -128,8 +127,7 @@ class SimulatedLock:
 class SimulatedFiles:
     """A file system in memory with the faults of a real one.
 
-    `capacity_bytes` is room for so many whole pages of 4 KiB: a write takes what fits, then fails with
-    ENOSPC.
+    `capacity_bytes` counts in whole pages of 4 KiB: a write stores what fits, then fails with ENOSPC.
     """
 
     def __init__(self, random: Random | None = None, *, capacity_bytes: int | None = None) -> None:
@@ -157,13 +155,13 @@ class SimulatedFiles:
         return SimulatedFile(self, path, node, writable)
 
     def exists(self, path: str) -> bool:
-        return self._found(path) is not None
+        return self._find(path) is not None
 
     def is_folder(self, path: str) -> bool:
-        return isinstance(self._found(path), FolderNode)
+        return isinstance(self._find(path), FolderNode)
 
-    def _found(self, path: str) -> FileNode | FolderNode | None:
-        """The node, if it can be read: the operating system reports a failure as a missing file."""
+    def _find(self, path: str) -> FileNode | FolderNode | None:
+        """The node, or None. Like `os.path.exists`, it reports an error as a missing file."""
         tree = self._tree
         try:
             self.operations.look(LOOK, path)
@@ -185,7 +183,7 @@ class SimulatedFiles:
             made += "/" + name
             node = folder.entries.get(name)
             if node is None:
-                self._announce("make_folder", made)
+                self._begin("make_folder", made)
                 node = FolderNode()
                 self._edit(NameEdit(folder, name, node))
             elif isinstance(node, FileNode):
@@ -208,13 +206,13 @@ class SimulatedFiles:
                 raise os_error(errno.ENOTEMPTY, new)
         elif isinstance(replaced, FolderNode):
             raise os_error(errno.EISDIR, new)
-        self._announce("rename", old)
+        self._begin("rename", old)
         self._edit(NameEdit(old_folder, old_name, None), NameEdit(new_folder, new_name, node))
 
     def remove(self, path: str) -> None:
         if isinstance(self._tree.get(path), FolderNode):
             raise os_error(errno.EISDIR, path)
-        self._announce("remove", path)
+        self._begin("remove", path)
         self._edit(NameEdit(*self._tree.parent(path), None))
 
     def remove_folder(self, path: str) -> None:
@@ -225,12 +223,12 @@ class SimulatedFiles:
                 self.remove_folder(f"{path}/{inner}")
             else:
                 self.remove(f"{path}/{inner}")
-        self._announce("remove_folder", path)
+        self._begin("remove_folder", path)
         self._edit(NameEdit(parent, name, None))
 
     def sync_folder(self, path: str) -> None:
         folder = self._tree.folder(path)
-        self._announce("sync_folder", path)
+        self._begin("sync_folder", path)
         self._disk.sync(folder)
 
     def size_of(self, path: str) -> int:
@@ -258,17 +256,17 @@ class SimulatedFiles:
             raise BlockingIOError(errno.EWOULDBLOCK, "locked by another holder", path)
         return SimulatedLock(self._locks, node)
 
-    # What tests do to it.
+    # For tests.
 
     def crash(self, loss: PowerLoss = LOSE_UNSYNCED) -> None:
-        """Lose and restore power: open files are dead, locks gone; `loss` chooses what is left."""
+        """Lose and restore power. Open files are unusable, locks are released; `loss` chooses what is left."""
         for node in self._nodes:
             node.links = 0
         self._disk.lose_power(loss, self._random)
         self.kill()
 
     def kill(self) -> None:
-        """Kill the process, not the machine: open files are dead, locks gone, nothing written is lost."""
+        """Kill the process, not the machine. Open files are unusable, locks are released, nothing written is lost."""
         self._session += 1
         self._locks.clear()
         self.powered = True
@@ -284,7 +282,7 @@ class SimulatedFiles:
         return fork
 
     def corrupt(self, path: str, position: int, *, length: int = 1, mask: int = 0xFF) -> None:
-        """Flip the bits of `mask` in each of those bytes, silently, on the disk and in the cache."""
+        """Flip the bits of `mask` in each of these bytes, on the disk and in the cache, without an error."""
         node = self._tree.file(path)
         if position < 0 or length < 1 or position + length > node.cached.size or not 0 < mask < 256:
             raise ValueError(f"{path}: no {length} bytes at {position} to corrupt with mask {mask}")
@@ -302,7 +300,7 @@ class SimulatedFiles:
         return durable.read(0, durable.size)
 
     def watched_file(self, path: str) -> FileNode | None:
-        """The file with this name, for inspection: nothing fails and nothing is counted."""
+        """The file with this name, for inspection: the call cannot fail and is not counted."""
         try:
             node = self._disk.find(path)
         except NotADirectoryError:
@@ -310,12 +308,12 @@ class SimulatedFiles:
         return node if isinstance(node, FileNode) else None
 
     def durable_file(self, path: str) -> FileNode | None:
-        """The file whose name and bytes (`FileNode.durable`) a power loss cannot take, if there is one; also when the
-        power is off.
+        """The file that has this name after any power loss, with its durable bytes in `FileNode.durable`; None if there
+        is none. Also works when the power is off.
         """
         return self._disk.find_durable(path)
 
-    # What both rest on.
+    # Shared by both.
 
     @property
     def _tree(self) -> Tree:
@@ -325,7 +323,7 @@ class SimulatedFiles:
 
     def _create(self, path: str) -> FileNode:
         folder, name = self._tree.parent(path)
-        self._announce("create", path)
+        self._begin("create", path)
         node = FileNode()
         node.modified_ns = self._now_ns()
         self._nodes.add(node)
@@ -345,7 +343,7 @@ class SimulatedFiles:
         live = [node for node in self._nodes if node.links or node.opens]
         return PAGE_BYTES * sum(len(node.cached.pages) for node in live)
 
-    def _announce(self, kind: str, path: str) -> None:
+    def _begin(self, kind: str, path: str) -> None:
         fault = self.operations.begin(kind, path)
         if fault is not None:
             raise self._failed(fault)

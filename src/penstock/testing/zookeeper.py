@@ -26,9 +26,9 @@ from penstock.runtime.network import PortReservation
 
 _HOST: Final = "127.0.0.1"
 _LOG_FILE: Final = "zookeeper.log"
-_TICK_MS: Final = 500  # sessions of a second and more, for tests that wait for their end
+_TICK_MS: Final = 500  # allows session timeouts from 1 s, for tests that wait for an expiry
 _POLL_S: Final = 0.05
-_START_TIMEOUT_S: Final = 120.0  # machines that test are busy
+_START_TIMEOUT_S: Final = 120.0  # test machines are busy
 
 
 class _Folder:
@@ -44,9 +44,9 @@ class _Folder:
 
 
 class _Ports:
-    """Reserved ports of the loopback, for as long as this object lives.
+    """Loopback ports, reserved for the lifetime of this object.
 
-    Their sockets are bound and do not listen, so a server can listen beside them, stop, and listen again.
+    The reserving sockets are bound but do not listen, so a server can listen on the same ports, stop, and listen again.
     """
 
     def __init__(self, count: int) -> None:
@@ -84,7 +84,7 @@ class ZooKeeperServer:
         return self._process.server.is_running
 
     def start(self) -> ZooKeeperServer:
-        """Start, also again after `stop` or `kill` with the same data. Raises ZooKeeperNotStarted."""
+        """Start the server; after `stop` or `kill`, with the same data. Raises ZooKeeperNotStarted."""
         self._process.start()
         try:
             self._process.server.wait_until_serving(_START_TIMEOUT_S)
@@ -151,7 +151,7 @@ class ZooKeeperEnsemble:
         return ",".join(str(server.address) for server in self.servers)
 
     def start(self) -> ZooKeeperEnsemble:
-        """Start the servers that do not run. Raises ZooKeeperNotStarted."""
+        """Start the servers that are not running. Raises ZooKeeperNotStarted."""
         try:
             for process in self._processes:
                 process.start()
@@ -163,7 +163,7 @@ class ZooKeeperEnsemble:
         return self
 
     def leader(self, timeout_s: float = _START_TIMEOUT_S) -> ZooKeeperProcess:
-        """The leader. Raises TimeoutError."""
+        """Wait for a leader. Raises TimeoutError."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             for server in self.servers:

@@ -109,6 +109,6 @@ def test_the_command_measures_mutations_and_writes_figures_and_table(
     assert written.endswith(f"{ends}\nafter\n")
     assert "InvariantBroken: the high watermark of … is …, where … are required" in written
     assert main(["--mutations", "no-such-thing"]) == 2
-    assert "there is no mutation 'no-such-thing'" in capsys.readouterr().err
+    assert "unknown mutation 'no-such-thing'" in capsys.readouterr().err
     with pytest.raises(ValueError, match="no table of mutations"):
         with_table("nothing", {})

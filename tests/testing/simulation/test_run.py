@@ -53,7 +53,7 @@ def test_many_seeds_are_run_by_processes_one_after_the_other(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PYTHONHASHSEED", "0")
-    monkeypatch.setattr(command, "_SEEDS_A_LIFE", 2)
+    monkeypatch.setattr(command, "_SEEDS_PER_PROCESS", 2)
     assert main(["--seeds", "3", "--jobs", "2", "--brokers", "1", "--schedule", "1 power broker-0 for 0.1"]) == 0
     assert "3 seeds, 0 failed" in capsys.readouterr().out
 
@@ -79,7 +79,7 @@ def test_the_checks_find_what_is_lost_doubled_swapped_invented_unseen_skipped_an
     )
     assert "t-0: None is committed" in commit_findings(history, {partition: sound}, {})[0]
     del history.read[partition][1]
-    assert "by who follows" in findings(history, {partition: sound})[0]
+    assert "was read as None" in findings(history, {partition: sound})[0]
     history.record_read("r", partition, 5, second.value(0), expected=2)
     history.record_read("r", partition, 0, second.value(0), expected=None)
     history.assigned("a", 3, partition)

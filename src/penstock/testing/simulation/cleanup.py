@@ -248,7 +248,7 @@ class Cleanup:
             other = all_records.setdefault(offset, stored)
             if other != stored:
                 yield f"{where}: at {offset} is {stored}, elsewhere {other}"
-            if stored.value is not None and self._sent[name].get(stored.value, b"nobody") != stored.key:
+            if stored.value is not None and self._sent[name].get(stored.value, b"unsent") != stored.key:
                 yield f"{where}: at {offset} is {stored}, which was never sent"
             acknowledged = self._acknowledged[name].get(offset)
             if acknowledged is not None and acknowledged != (stored.key, stored.value):
