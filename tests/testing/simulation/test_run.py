@@ -86,7 +86,7 @@ def test_the_checks_find_what_is_lost_doubled_swapped_invented_unseen_skipped_an
     history.assigned("b", 3, partition)
     told = "; ".join(findings(history, {partition: sound}))
     assert "skipped from 2 to 5" in told
-    assert "read again as other ones" in told
+    assert "read again with other values" in told
     assert "was read at 5, where now None is" in told
     assert "is assigned to a and to b in generation 3" in told
 
