@@ -116,59 +116,48 @@ cdef inline uint8_t *put_sized(uint8_t *p, const uint8_t *data, Py_ssize_t size)
     return p + size
 
 
-cdef bint get_long_varint(const uint8_t **at, const uint8_t *end, int64_t *out) noexcept nogil:
-    cdef const uint8_t *p = at[0]
+# Readers return (value, where it ends) by value, so that a loop over records keeps both in registers. A varint that
+# does not end before `end` or within 64 bits is (0, end + 1), an address that is compared but never read. Every read
+# from there on fails in the same way, so a parser checks once, after its last field, whether it arrived at the end of
+# the record.
+
+cdef (int64_t, const uint8_t *) get_long_varint(const uint8_t *p, const uint8_t *end) noexcept nogil:
     cdef uint64_t value = 0
     cdef int shift = 0
     while p < end and shift < 64:
         value |= <uint64_t>(p[0] & 0x7F) << shift
         if p[0] < 0x80:
             if shift == 63 and p[0] > 1:
-                return False
-            at[0] = p + 1
-            out[0] = <int64_t>(value >> 1) ^ -<int64_t>(value & 1)
-            return True
+                break
+            return <int64_t>(value >> 1) ^ -<int64_t>(value & 1), p + 1
         p += 1
         shift += 7
-    return False
+    return 0, end + 1
 
 
-cdef inline bint get_varint(const uint8_t **at, const uint8_t *end, int64_t *out) noexcept nogil:
-    """Read a varint and step over it; False if it does not end before `end` or within 64 bits."""
-    cdef const uint8_t *p = at[0]
+cdef inline (int64_t, const uint8_t *) get_varint(const uint8_t *p, const uint8_t *end) noexcept nogil:
     cdef uint32_t value
     if p < end and p[0] < 0x80:
         value = p[0]
-        out[0] = <int64_t>(value >> 1) ^ -<int64_t>(value & 1)
-        at[0] = p + 1
-        return True
+        return <int64_t>(value >> 1) ^ -<int64_t>(value & 1), p + 1
     if end - p >= 2 and p[1] < 0x80:
         value = (p[0] & 0x7F) | (<uint32_t>p[1] << 7)
-        out[0] = <int64_t>(value >> 1) ^ -<int64_t>(value & 1)
-        at[0] = p + 2
-        return True
-    return get_long_varint(at, end, out)
+        return <int64_t>(value >> 1) ^ -<int64_t>(value & 1), p + 2
+    return get_long_varint(p, end)
 
 
-cdef inline bint get_sized(
-    const uint8_t **at, const uint8_t *end, const uint8_t **data, Py_ssize_t *size, bint nullable
-) noexcept nogil:
-    """Read a length and step over the bytes that follow it; size -1 is null."""
-    cdef int64_t length
-    if not get_varint(at, end, &length):
-        return False
-    if length < 0:
-        if length != -1 or not nullable:
-            return False
-        size[0] = -1
-        data[0] = NULL
-        return True
-    if length > end - at[0]:
-        return False
-    data[0] = at[0]
-    size[0] = <Py_ssize_t>length
-    at[0] += length
-    return True
+cdef inline (Py_ssize_t, const uint8_t *) get_size(const uint8_t *p, const uint8_t *end, int least) noexcept nogil:
+    """(length, where its bytes begin). It is at least `least`, -1 where null is allowed; else (0, end + 1)."""
+    cdef int64_t size
+    size, p = get_varint(p, end)
+    if size < least or size > end - p:
+        return 0, end + 1
+    return <Py_ssize_t>size, p
+
+
+cdef inline const uint8_t *after(const uint8_t *data, Py_ssize_t size) noexcept nogil:
+    """Where the bytes that `get_size` found end."""
+    return data + size if size > 0 else data
 
 
 cdef inline bytes sized_bytes(const uint8_t *data, Py_ssize_t size):

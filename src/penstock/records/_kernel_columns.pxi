@@ -145,16 +145,16 @@ cdef class ColumnBuilder:
 
     cdef int add_headers(self, Parsed *record) except -1:
         cdef const uint8_t *p = record.headers
-        cdef const uint8_t *data = NULL
-        cdef Py_ssize_t size = 0, i
+        cdef Py_ssize_t size, i
         self.header_keys.make_room(record.header_count, record.end - p)
         self.header_values.make_room(record.header_count, record.end - p)
         for i in range(record.header_count):
-            get_sized(&p, record.end, &data, &size, False)
-            check_utf8(data, size)
-            self.header_keys.add(data, size)
-            get_sized(&p, record.end, &data, &size, True)
-            self.header_values.add(data, size)
+            size, p = get_size(p, record.end, 0)
+            check_utf8(p, size)
+            self.header_keys.add(p, size)
+            size, p = get_size(after(p, size), record.end, -1)
+            self.header_values.add(p, size)
+            p = after(p, size)
         return 0
 
     cdef int add(self, Parsed *record, int64_t offset, int64_t timestamp) except -1:

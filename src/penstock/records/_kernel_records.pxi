@@ -263,28 +263,24 @@ cdef struct Parsed:
 
 cdef inline bint next_record(Cursor *cursor, Parsed *record) noexcept nogil:
     """Parse the record at the cursor, its headers only delimited; False if the bytes are not one."""
-    cdef const uint8_t *p = cursor.p
+    cdef const uint8_t *p
     cdef const uint8_t *end
     cdef int64_t length, count
-    if not get_varint(&p, cursor.end, &length) or length < MIN_RECORD - 1 or length > cursor.end - p:
+    length, p = get_varint(cursor.p, cursor.end)
+    if length < MIN_RECORD - 1 or length > cursor.end - p:
         return False
     end = p + length
-    p += 1  # attributes: none are defined
-    if not get_varint(&p, end, &record.timestamp_delta):
-        return False
-    record.after_timestamp = p
-    if not get_varint(&p, end, &record.offset_delta):
-        return False
-    if not get_sized(&p, end, &record.key, &record.key_size, True):
-        return False
-    if not get_sized(&p, end, &record.value, &record.value_size, True):
-        return False
-    if not get_varint(&p, end, &count) or count < 0 or count > (end - p) // 2:
-        return False
+    record.timestamp_delta, record.after_timestamp = get_varint(p + 1, end)  # p[0], attributes: none are defined
+    record.offset_delta, p = get_varint(record.after_timestamp, end)
+    record.key_size, record.key = get_size(p, end, -1)
+    record.value_size, record.value = get_size(after(record.key, record.key_size), end, -1)
+    count, p = get_varint(after(record.value, record.value_size), end)
     record.header_count = <Py_ssize_t>count
     record.headers = p
-    if count and not skip_headers(&p, end, record.header_count):
-        return False
+    if count:
+        if count < 0 or count > (end - p) // 2:
+            return False
+        p = after_headers(p, end, record.header_count)
     if p != end or record.offset_delta < 0 or record.offset_delta > INT32_MAX:
         return False
     record.end = end
@@ -292,13 +288,15 @@ cdef inline bint next_record(Cursor *cursor, Parsed *record) noexcept nogil:
     return True
 
 
-cdef bint skip_headers(const uint8_t **at, const uint8_t *end, Py_ssize_t count) noexcept nogil:
-    cdef const uint8_t *data
+cdef const uint8_t *after_headers(const uint8_t *p, const uint8_t *end, Py_ssize_t count) noexcept nogil:
     cdef Py_ssize_t size, i
     for i in range(count):
-        if not get_sized(at, end, &data, &size, False) or not get_sized(at, end, &data, &size, True):
-            return False
-    return True
+        size, p = get_size(p, end, 0)
+        size, p = get_size(after(p, size), end, -1)
+        p = after(p, size)
+        if p > end:
+            break
+    return p
 
 
 cdef object damaged(Py_ssize_t index):
@@ -329,15 +327,15 @@ cdef str header_name(const uint8_t *data, Py_ssize_t size, tuple previous, Py_ss
 cdef tuple headers_of(Parsed *record, tuple previous):
     """The record's headers; `previous` are those of the record before."""
     cdef const uint8_t *p = record.headers
-    cdef const uint8_t *data = NULL
-    cdef Py_ssize_t size = 0, i
+    cdef Py_ssize_t size, i
     cdef tuple pairs = PyTuple_New(record.header_count), pair
     cdef str name
     for i in range(record.header_count):
-        get_sized(&p, record.end, &data, &size, False)
-        name = header_name(data, size, previous, i)
-        get_sized(&p, record.end, &data, &size, True)
-        pair = (name, sized_bytes(data, size))
+        size, p = get_size(p, record.end, 0)
+        name = header_name(p, size, previous, i)
+        size, p = get_size(after(p, size), record.end, -1)
+        pair = (name, sized_bytes(p, size))
+        p = after(p, size)
         Py_INCREF(pair)
         PyTuple_SET_ITEM(pairs, i, pair)
     return pairs
@@ -544,77 +542,102 @@ cdef struct Rules:
     bint needs_keys
 
 
-cdef inline bint get_int(const uint8_t **at, const uint8_t *end, int64_t *out) noexcept nogil:
+cdef struct Checked:
+    const uint8_t *end  # NULL if the record is unreadable
+    int64_t timestamp_delta
+    int64_t offset_delta
+    int64_t key_size
+
+
+cdef inline (int64_t, const uint8_t *) get_int(const uint8_t *p, const uint8_t *end) noexcept nogil:
     """A varint of at most five bytes that fits 32 bits."""
-    cdef const uint8_t *start = at[0]
-    if not get_varint(at, end, out):
-        return False
-    return at[0] - start <= 5 and out[0] <= INT32_MAX and out[0] >= -<int64_t>INT32_MAX - 1
+    cdef int64_t value
+    cdef const uint8_t *behind
+    value, behind = get_varint(p, end)
+    if behind - p > 5 or value > INT32_MAX or value < -<int64_t>INT32_MAX - 1:
+        return 0, end + 1
+    return value, behind
 
 
-cdef inline bint skip_sized(const uint8_t **at, const uint8_t *end, int64_t least, int64_t *size) noexcept nogil:
-    """Read a length, at least `least` (-1 where null is allowed), and step over the bytes that follow it."""
-    if not get_int(at, end, size) or size[0] < least or size[0] > end - at[0]:
-        return False
-    if size[0] > 0:
-        at[0] += size[0]
-    return True
+cdef inline (int64_t, const uint8_t *) skip_sized(const uint8_t *p, const uint8_t *end, int least) noexcept nogil:
+    """(length, where the bytes that follow it end). It is at least `least`, -1 where null is allowed."""
+    cdef int64_t size
+    size, p = get_int(p, end)
+    if size < least or size > end - p:
+        return 0, end + 1
+    return size, after(p, size)
 
 
-cdef bint check_headers(const uint8_t **at, const uint8_t *end, int64_t count) noexcept nogil:
+cdef const uint8_t *check_headers(const uint8_t *p, const uint8_t *end, int64_t count) noexcept nogil:
     cdef int64_t size, i
     for i in range(count):
-        if not skip_sized(at, end, 0, &size) or not is_utf8(at[0] - size, at[0]):
-            return False
-        if not skip_sized(at, end, -1, &size):
-            return False
-    return True
+        size, p = skip_sized(p, end, 0)
+        if p > end or not is_utf8(p - size, p):
+            return end + 1
+        size, p = skip_sized(p, end, -1)
+    return p
 
 
-cdef inline int check_record(
-    Cursor *cursor, int64_t index, const Rules *rules, int64_t *max_timestamp
-) noexcept nogil:
-    """What is wrong with the record at the cursor, which is stepped over unless it is unreadable."""
-    cdef const uint8_t *p = cursor.p
-    cdef const uint8_t *end
-    cdef int64_t length, timestamp, offset_delta, key_size, value_size, count
-    if not get_int(&p, cursor.end, &length) or length < MIN_RECORD - 1 or length > cursor.end - p:
-        return UNREADABLE
+cdef inline Checked check_record(const uint8_t *p, const uint8_t *end) noexcept nogil:
+    """The fields of the record at `p` that a rule applies to; the record ends at or before `end`."""
+    cdef Checked record
+    cdef int64_t length, value_size, count
+    record.end = NULL
+    length, p = get_int(p, end)
+    if length < MIN_RECORD - 1 or length > end - p:
+        return record
     end = p + length
     if p[0] >= 0x80:  # no attribute is defined; aiokafka reads them as a varint, which such a byte would continue
-        return UNREADABLE
-    p += 1
-    if not get_varint(&p, end, &timestamp) or not get_int(&p, end, &offset_delta):
-        return UNREADABLE
-    if not skip_sized(&p, end, -1, &key_size) or not skip_sized(&p, end, -1, &value_size):
-        return UNREADABLE
-    if not get_int(&p, end, &count) or count < 0 or count > (end - p) // 2:
-        return UNREADABLE
-    if (count and not check_headers(&p, end, count)) or p != end:
-        return UNREADABLE
-    cursor.p = end
-    timestamp = wrap_add(rules.base_timestamp, timestamp)
-    if timestamp > max_timestamp[0]:
-        max_timestamp[0] = timestamp
-    if offset_delta != index:
-        return WRONG_OFFSET_DELTA
-    if rules.needs_keys and key_size < 0:
-        return NO_KEY
-    if timestamp != -1 and (timestamp < rules.earliest or timestamp > rules.latest):
-        return TIMESTAMP_OUT_OF_RANGE
-    return SOUND
+        return record
+    record.timestamp_delta, p = get_varint(p + 1, end)
+    record.offset_delta, p = get_int(p, end)
+    record.key_size, p = skip_sized(p, end, -1)
+    value_size, p = skip_sized(p, end, -1)
+    count, p = get_int(p, end)
+    if count:
+        if count < 0 or count > (end - p) // 2:
+            return record
+        p = check_headers(p, end, count)
+    if p == end:
+        record.end = end
+    return record
 
 
 cdef int next_fault(
     Cursor *cursor, Py_ssize_t *index, Py_ssize_t count, const Rules *rules, int64_t *max_timestamp
 ) noexcept nogil:
-    """Check records from number `index` on, up to the first that is not sound; what is wrong with that one."""
+    """Check records from number `index` on, up to the first that is not sound; what is wrong with that one.
+
+    The cursor is left after that record, or at it if it is unreadable.
+    """
+    cdef const uint8_t *p = cursor.p
+    cdef const uint8_t *end = cursor.end
+    cdef Py_ssize_t i = index[0]
+    cdef int64_t largest = max_timestamp[0], timestamp
     cdef int problem = SOUND
-    while index[0] < count:
-        problem = check_record(cursor, index[0], rules, max_timestamp)
-        if problem != SOUND:
+    cdef Checked record
+    while i < count:
+        record = check_record(p, end)
+        if record.end == NULL:
+            problem = UNREADABLE
             break
-        index[0] += 1
+        p = record.end
+        timestamp = wrap_add(rules.base_timestamp, record.timestamp_delta)
+        if timestamp > largest:
+            largest = timestamp
+        if record.offset_delta != i:
+            problem = WRONG_OFFSET_DELTA
+            break
+        if rules.needs_keys and record.key_size < 0:
+            problem = NO_KEY
+            break
+        if timestamp != -1 and (timestamp < rules.earliest or timestamp > rules.latest):
+            problem = TIMESTAMP_OUT_OF_RANGE
+            break
+        i += 1
+    cursor.p = p
+    index[0] = i
+    max_timestamp[0] = largest
     return problem
 
 
