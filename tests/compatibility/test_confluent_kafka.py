@@ -47,7 +47,7 @@ def test_a_producer_whose_first_batch_is_rejected_temporarily_stores_everything_
     rejected: set[int] = set()
     append = Partition.append
 
-    def append_later(partition: Partition, records: Any, now_ms: int, **more: Any) -> Any:
+    def append_later(partition: Partition, records: Any, *more: Any, **options: Any) -> Any:
         producer_id = records.found.headers[0].producer_id
         is_first = partition.topic == topic and producer_id >= 0 and producer_id not in rejected
         enough = partition.min_insync_replicas
@@ -55,7 +55,7 @@ def test_a_producer_whose_first_batch_is_rejected_temporarily_stores_everything_
             rejected.add(producer_id)
             partition.min_insync_replicas = 2
         try:
-            return append(partition, records, now_ms, **more)
+            return append(partition, records, *more, **options)
         finally:
             partition.min_insync_replicas = enough
 
