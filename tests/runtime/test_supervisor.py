@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -115,6 +117,17 @@ def test_a_forwarded_child_passes_on_its_lines_and_long_ones_in_pieces() -> None
     assert lines[0] == "first"
     assert sum(len(line) for line in lines if line.startswith("x")) == 200_000
     assert lines[-1] == "no end"
+
+
+def test_the_pipe_of_a_child_that_exited_is_closed_although_a_process_of_its_own_holds_it() -> None:
+    lines: list[str] = []
+    start_another = "import os, subprocess, sys; print(subprocess.Popen(['sleep', '600']).pid, flush=True)"
+    child = ForwardedChild(script(f"{start_another}; os._exit(0)"), lines.append)
+    child.start()
+    until(lambda: not child.is_alive, "it exits")
+    child.settle()
+    assert child.descriptor is None
+    os.kill(int(lines[0]), signal.SIGKILL)
 
 
 def test_a_command_that_does_not_exist_counts_as_one_that_exited(log: Path) -> None:

@@ -203,6 +203,8 @@ class ForwardedChild(ChildProcess):
 
     def settle(self) -> None:
         self.forward()
+        if self._process is not None and self._process.stdout is not None:
+            self._process.stdout.close()  # a process that it started may still hold the other end
 
     def forward(self) -> None:
         """Pass on what has arrived. A line without an end is passed on in pieces."""
