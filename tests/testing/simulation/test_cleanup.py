@@ -86,5 +86,5 @@ def test_records_deleted_by_request_that_a_replica_keeps_are_found(monkeypatch: 
     monkeypatch.setattr(cleanup, "_WINDOW_MS", -1)
     followed = Partition.followed
     monkeypatch.setattr(Partition, "followed", lambda partition, high, start: followed(partition, high, 0))
-    monkeypatch.setattr(ReplicaManager, "when_deleted", lambda replicas, partition, offset, timeout_ms, done: done(None))
+    monkeypatch.setattr(ReplicaManager, "when_deleted", lambda self, partition, offset, timeout_ms, done: done(None))
     assert "deleted records are gone everywhere" in simulate(SEEDS[0], QUIET).problem
