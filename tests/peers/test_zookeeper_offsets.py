@@ -63,7 +63,7 @@ def test_what_an_old_consumer_wrote_is_understood(hosts: str, client: Any) -> No
 
 def test_nonsense_in_a_node_is_named(hosts: str, client: Any) -> None:
     client.create("/consumers/damaged/offsets/views/0", b"seven", makepath=True)
-    with pytest.raises(OffsetStoreError, match="/consumers/damaged/offsets/views/0 holds b'seven'"):
+    with pytest.raises(OffsetStoreError, match="/consumers/damaged/offsets/views/0 contains b'seven'"):
         run(hosts, lambda store: store.load("damaged", [P0]))
 
 

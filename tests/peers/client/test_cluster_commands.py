@@ -144,7 +144,7 @@ def test_a_move_is_watched_slowed_down_and_taken_back(shell: Shell, admin: Admin
     assert under["topics"] == [], "what is only being added is not missing"
     assert "ADDING" in shell.done("topics", "describe", topic)
     assert shell("reassign", "status", "--wait", "--timeout", "100ms").exit_code == 1
-    assert f"{topic}-0 stays on 1." in shell.done("reassign", "cancel", topic, "--remove-throttle")
+    assert f"{topic}-0 keeps its replicas 1." in shell.done("reassign", "cancel", topic, "--remove-throttle")
     wait_for(admin, topic, [[1]])
     # Each broker knows the settings when it hears of them.
     until(lambda: shell.json("reassign", "status") == {"moving": [], "throttled": {}}, "it is removed", PATIENCE_S)
@@ -185,7 +185,7 @@ def test_a_broker_that_is_unreachable_is_seen_everywhere(shell: Shell, admin: Ad
         assert shell.json("reassign", "plan", topic, "--without", 2)["copies"] == 2
         failed = shell("elect", "preferred", f"{topic}:1")
         assert failed.exit_code == 4
-        assert "Start the brokers that are away" in failed.stderr
+        assert "Start the offline brokers" in failed.stderr
     finally:
         cluster.nodes[2].launch()
         cluster.nodes[2].wait_until_listening()
