@@ -148,7 +148,7 @@ def test_a_move_is_watched_slowed_down_and_taken_back(shell: Shell, admin: Admin
     wait_for(admin, topic, [[1]])
     # Each broker knows the settings when it hears of them.
     until(lambda: shell.json("reassign", "status") == {"moving": [], "throttled": {}}, "it is removed", PATIENCE_S)
-    assert "Nothing to take back" in shell.done("reassign", "cancel", "--all")
+    assert "Nothing to cancel" in shell.done("reassign", "cancel", "--all")
 
 
 def test_preferred_leaders_are_elected(shell: Shell, admin: Admin, tmp_path: Path) -> None:
