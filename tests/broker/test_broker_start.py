@@ -188,7 +188,9 @@ def test_a_produce_request_is_answered_before_a_large_topic_is_created(tmp_path:
             for _ in range(3):
                 answer = producer.ask(ApiKey.PRODUCE, produce_request({(topic, 0): batch_of(b"value")}, acks=1), 9)
                 assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE
-            assert not select.select([admin.socket], [], [], 0)[0], "500 folders were made meanwhile"
+            waiting = select.poll()  # unlike select, for any number of descriptors
+            waiting.register(admin.socket, select.POLLIN)
+            assert not waiting.poll(0), "500 folders were made meanwhile"
             _, created = admin.receive(ApiKey.CREATE_TOPICS, 5)
             assert created.topics[0].error_code == ErrorCode.NONE
             for partition in (0, 499):

@@ -14,6 +14,7 @@ from penstock.records import CorruptBatch
 from penstock.replication.fetch_state import Append, Hold, Truncate, TruncateFully
 from penstock.replication.isr import THE_LEADER, nearest_replica
 from penstock.testing.simulated_disk import LOSE_UNSYNCED
+from penstock.testing.simulated_faults import Fault
 
 UNSYNCED = TopicRules(LogSettings(sync_before_ack=False))
 
@@ -104,6 +105,28 @@ def test_partition_for_which_there_was_no_room_is_taken_up_when_there_is() -> No
     host.append(b"late")
     assert host.values() == [b"late"]
     assert host.replicas.retry(host.image).leaders == []
+
+
+def test_partition_that_could_not_be_opened_for_lack_of_room_is_opened_when_there_is() -> None:
+    host = Host(1)
+    host.take(cluster(1, 5, replicas=(1,), isr=(1,)))
+    host.append(b"a")
+    for name in host.files.list_folder("/data/t-0"):
+        if name.endswith(".timeindex"):
+            host.files.remove(f"/data/t-0/{name}")  # has to be built again
+    host.files.operations.hook = lambda operation: (
+        Fault(OSError(28, "full")) if operation.kind == "create" and "/t-0/" in operation.path else None
+    )
+    again = host.restart()
+    again.take(cluster(1, 6, replicas=(1,), isr=(1,), version=1))
+    assert again.replicas.retry(again.image).leaders == []
+    assert list(again.replicas.not_created) == [(TOPIC, 0)]
+    again.files.operations.hook = None
+    again.replicas.retry(again.image)
+    assert again.values(committed_only=True) == [b"a"]
+    assert not again.replicas.not_created
+    again.append(b"b")
+    assert again.values() == [b"a", b"b"]
 
 
 def test_partition_that_is_gone_is_not_retried() -> None:

@@ -131,7 +131,7 @@ class ReplicaManager:
 
     @property
     def not_created(self) -> Mapping[tuple[str, int], str]:
-        """The partitions that this broker should hold and has no room for, with the reason."""
+        """The partitions that this broker should serve and has no room for, with the reason."""
         return {key: each.reason for key, each in self._not_created.items()}
 
     def update_settings(self, topic: str, settings: ReplicaSettings) -> None:
@@ -190,11 +190,18 @@ class ReplicaManager:
         return changes
 
     def retry(self, image: ClusterImage) -> LeadershipChanges:
-        """Create partitions for which there was no room on the disk, or no open file; not while the broker stops."""
+        """Create or open partitions for which there was no room on the disk, or no open file; not while the broker
+        stops. Logs are opened beside the event loop, for the next retry.
+        """
         changes = LeadershipChanges(image)
         if self.fetchers is not None and self.fetchers.is_closed:
             return changes
-        for (name, index), failed in list(islice(self._not_created.items(), _RETRIES_AT_ONCE)):
+        retried = list(islice(self._not_created.items(), _RETRIES_AT_ONCE))
+        for (name, index), _ in retried:
+            if name not in image.topics:
+                continue
+            self.logs.reopen(name, index, self._settings_in(image, name).log, self._clock.now_ms())
+        for (name, index), failed in retried:
             del self._not_created[name, index]
             topic = image.topics.get(name)
             state = None if topic is None or name in image.deleting else topic.partition(index)

@@ -18,12 +18,14 @@ from tests.log.directory_stories import (
     values_in,
 )
 from tests.log.log_stories import overwrite
+from tests.replication.replica_stories import HeldWorkers
 
 from penstock.log.errors import DirectoryOffline, DiskFull, LogFailed
 from penstock.log.log_dirs.log_directory import LogDirectory
 from penstock.runtime.randomness import SeededRandom
+from penstock.runtime.threads import InlineWorkers
 from penstock.testing.simulated_disk import KEEP_SIZES_ONLY
-from penstock.testing.simulated_faults import Operation
+from penstock.testing.simulated_faults import Fault, Operation
 from penstock.testing.simulated_files import SimulatedFiles
 
 T0, T1, T2 = ("t", 0), ("t", 1), ("t", 2)
@@ -208,5 +210,52 @@ def test_a_log_that_lost_its_end_is_not_used_while_a_full_disk_keeps_the_old_rec
     files.operations.fail("write", errno.ENOSPC, path_ending="recovery-point-offset-checkpoint.tmp")
     directory = open_directory(files)
     assert list(directory.hosted) == [T1]
-    with pytest.raises(LogFailed, match="no space left"):
+    with pytest.raises(DiskFull):
         directory.get(T0)
+    directory.reopen(T0, SMALL, NOW, InlineWorkers())
+    with pytest.raises(LogFailed, match="restart the broker to repair it"):
+        directory.get(T0)
+
+
+def without_room_for_one(files: SimulatedFiles) -> LogDirectory:
+    """A directory without room, until the hook is removed, for an index that has to be built to open partition 0."""
+    two_partitions(files)
+    files.kill()
+    files.remove(newest_segment(files, T0).replace(".log", ".timeindex"))
+    files.operations.hook = lambda operation: (
+        Fault(OSError(errno.ENOSPC, "full")) if operation.kind == "create" and "/t-0/" in operation.path else None
+    )
+    return open_directory(files)
+
+
+def test_a_partition_without_room_at_the_start_is_opened_when_there_is(caplog: pytest.LogCaptureFixture) -> None:
+    files = SimulatedFiles()
+    directory = without_room_for_one(files)
+    assert list(directory.hosted) == [T1]
+    for _ in range(2):
+        directory.reopen(T0, SMALL, NOW, InlineWorkers())
+        with pytest.raises(DiskFull):
+            directory.get(T0)
+    assert caplog.text.count("partition offline") == 1
+    files.operations.hook = None
+    directory.reopen(T1, SMALL, NOW, InlineWorkers())
+    directory.reopen(T0, SMALL, NOW, InlineWorkers())
+    log = directory.get(T0).log
+    assert values_in(log) == numbered(10)
+    put(log, b"more")
+    assert directory.close()
+    assert values_in(open_directory(files).get(T0).log) == [*numbered(10), b"more"]
+
+
+def test_a_partition_that_is_deleted_while_it_is_opened_comes_back_empty() -> None:
+    files, workers = SimulatedFiles(), HeldWorkers()
+    directory = without_room_for_one(files)
+    files.operations.hook = None
+    workers.is_held = True
+    directory.reopen(T0, SMALL, NOW, workers)
+    directory.reopen(T0, SMALL, NOW, workers)
+    directory.delete(T0, NOW)
+    with pytest.raises(DiskFull):
+        directory.create(T0, TOPIC_ID, SMALL, NOW)
+    workers.release()
+    assert values_in(directory.create(T0, TOPIC_ID, SMALL, NOW)) == []

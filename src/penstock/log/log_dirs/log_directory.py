@@ -1,8 +1,9 @@
 """A log directory: the partitions on one disk, one entry of `log.dirs`.
 
 An I/O error takes the whole directory and all its logs offline until it is opened again. Wrong bytes or names in one
-partition's folder take only that partition offline. A full disk fails the operation and nothing else. The
-clean-shutdown file is removed before anything is written and written after everything else.
+partition's folder take only that partition offline. A full disk fails the operation and nothing else; a partition that
+cannot be opened for lack of room is opened when there is some (`reopen`). The clean-shutdown file is removed before
+anything is written and written after everything else.
 
 A new partition is created with its topic id, durably, before its name exists; a failed creation leaves nothing. Files
 to be removed are renamed first, so that the next start would remove them too. Creating and removing touch only their
@@ -53,7 +54,7 @@ from penstock.log.truncation import cut_damage, truncate_fully, truncate_to
 from penstock.records import RecordError
 from penstock.runtime.files import Files, Space
 from penstock.runtime.randomness import Random
-from penstock.runtime.threads import Outcome, in_parallel
+from penstock.runtime.threads import Outcome, Workers, WorkersError, in_parallel
 
 logger = logging.getLogger(__name__)
 
@@ -206,7 +207,7 @@ class LogDirectory:
         self.listing = locked.listing
         self.removals = PendingRemovals()
         self.hosted: dict[TopicPartition, Hosted] = {}
-        self.damaged: dict[TopicPartition, LogFailed] = {}
+        self.damaged: dict[TopicPartition, LogFailed | DiskFull] = {}
         self.unsound: set[TopicPartition] = set()  # damaged partitions whose batches are damaged
         self.is_flushing = False  # a background flush is running
         self.flushed_bytes = 0  # by background flushes since the last checkpoint, approximately
@@ -215,6 +216,7 @@ class LogDirectory:
         self._random = random
         self._on_failure = on_failure
         self._failure: DirectoryOffline | None = None
+        self._reopening: set[TopicPartition] = set()
         self._load_began = False
         self._loaded = False
         self._closed = False
@@ -317,7 +319,9 @@ class LogDirectory:
         except OSError as error:
             if is_process_limit(error):
                 raise TooManyOpenFiles(self.path, len(self.listing.partitions)) from error
-            if is_disk_full(error) or is_partition_error(error):
+            if is_disk_full(error):
+                self._isolate(key, DiskFull(folder))
+            elif is_partition_error(error):
                 self._isolate(key, LogFailed(folder, str(error)))
             else:
                 self.fail(error)
@@ -346,7 +350,38 @@ class LogDirectory:
             logger.warning("topic id ignored, to be assigned again: folder=%s reason=%s", folder, error.reason)
             return None
 
-    def _isolate(self, key: TopicPartition, error: LogFailed) -> None:
+    def reopen(self, key: TopicPartition, settings: LogSettings, now_ms: int, workers: Workers) -> None:
+        """Open a partition for which there was no room, on a worker. Until that succeeds, `get` raises DiskFull."""
+        if key in self._reopening or not isinstance(self.damaged.get(key), DiskFull):
+            return
+        self._reopening.add(key)
+        try:
+            workers.run(lambda: self._read_one(key, settings, now_ms), lambda outcome: self._reopened(key, outcome))
+        except WorkersError:
+            self._reopening.discard(key)
+
+    def _reopened(self, key: TopicPartition, outcome: Outcome[tuple[Opened, bytes | None]]) -> None:
+        self._reopening.discard(key)
+        if isinstance(outcome.error, OSError) and (is_disk_full(outcome.error) or is_process_limit(outcome.error)):
+            return
+        is_deleted = key not in self.damaged
+        if is_deleted or self._failure is not None or self._closed:
+            if outcome.error is None:
+                log = outcome.result()[0].log
+                log.release()
+                if is_deleted:
+                    _remove_partial(self.files, log.folder)  # opening it has created an empty one
+            return
+        del self.damaged[key]
+        opened = self._take_one(key, outcome)
+        if opened is not None and opened.log.damage is not None:
+            # Only at the start can a broker leave the ISRs of what it has lost.
+            self.take_offline(key, f"{opened.log.damage.error()}; restart the broker to repair it")
+        elif opened is not None:
+            logger.info("partition online: partition=%s-%d log_end=%d", *key, opened.log.log_end_offset)
+            self._settle_checkpoints()
+
+    def _isolate(self, key: TopicPartition, error: LogFailed | DiskFull) -> None:
         logger.error("partition offline: partition=%s-%d error=%s", *key, error)
         self.damaged[key] = error
 
@@ -367,8 +402,10 @@ class LogDirectory:
             for key, hosted in list(self.hosted.items()):
                 if self.checkpoints.recovery.rows.get(key, 0) > hosted.log.log_end_offset:
                     del self.hosted[key]
+                    error = DiskFull(hosted.log.folder)
+                    hosted.log.fail(error)
                     hosted.log.release()
-                    self._isolate(key, hosted.log.fail(DiskFull(hosted.log.folder)))
+                    self._isolate(key, error)
         except DirectoryOffline:
             logger.debug("log directory failed during startup: path=%s", self.path)
 
@@ -420,11 +457,13 @@ class LogDirectory:
     # --- partitions
 
     def get(self, key: TopicPartition) -> Hosted:
-        """UnknownPartition if it is not here, LogFailed if it is damaged."""
+        """UnknownPartition if it is not here, LogFailed if it is damaged, DiskFull if there was no room to open it."""
         hosted = self.hosted.get(key)
         if hosted is not None:
             return hosted
         damage = self.damaged.get(key)
+        if isinstance(damage, DiskFull):
+            raise DiskFull(damage.path)
         if damage is not None:
             raise LogFailed(damage.path, damage.reason)
         raise UnknownPartition(*key)
@@ -439,6 +478,8 @@ class LogDirectory:
     def prepare_create(self, key: TopicPartition) -> None:
         """Before a partition is created: PartitionExists if it exists; drops checkpoint rows of an earlier one."""
         folder = f"{self.path}/{folder_name(*key)}"
+        if key in self._reopening:
+            raise DiskFull(folder)  # a worker still reads the files of a deleted partition of this name
         with self.disk():
             if key in self.hosted or self.files.exists(folder):
                 raise PartitionExists(*key, folder)

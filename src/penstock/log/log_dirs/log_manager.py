@@ -433,9 +433,17 @@ class LogManager:
     # --- partitions
 
     def get(self, topic: str, partition: int) -> PartitionLog | None:
-        """The log, or None. LogFailed if it is damaged; if its disk failed, using it raises."""
+        """The log, or None. LogFailed if it is damaged, DiskFull if there was no room to open it; if its disk failed,
+        using it raises.
+        """
         directory = self._where.get((topic, partition))
         return None if directory is None else directory.get((topic, partition)).log
+
+    def reopen(self, topic: str, partition: int, settings: LogSettings, now_ms: int) -> None:
+        """Start to open a log again if there was no room for that; otherwise nothing happens."""
+        directory = self._where.get((topic, partition))
+        if directory is not None:
+            directory.reopen((topic, partition), settings, now_ms, self._workers)
 
     def holds(self, topic: str, partition: int) -> bool:
         """Whether a directory has the partition, damaged or not."""
