@@ -170,6 +170,31 @@ def test_a_rejected_old_generation_does_not_affect_the_current_one() -> None:
     story(tell)
 
 
+@pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION])
+def test_commits_that_wait_while_the_membership_is_lost_are_not_sent(code: ErrorCode) -> None:
+    """Without a generation the coordinator of a group that is empty by now would accept them (seed 3592)."""
+
+    async def tell(commits: Commits, store: SlowStore) -> None:
+        membership = commits.membership = member()
+        store.gate.clear()
+        first = asyncio.ensure_future(commits.commit(at(1), 1_000))
+        await asyncio.sleep(0)
+        waiting = asyncio.ensure_future(commits.commit(at(2), 1_000))
+        await asyncio.sleep(0)
+        store.refusal = code
+        store.gate.set()
+        outcomes = await asyncio.gather(first, waiting, return_exceptions=True)
+        assert [type(each) for each in outcomes] == [CommitFailed, CommitFailed]
+        assert [each.generation for each in store.committers] == [1]
+        store.refusal = None
+        membership.revoked(Revoke(frozenset({P}), lost=True), 0)
+        settle(membership, 2)
+        await commits.commit(at(3), 1_000)
+        assert store.saved == [3]
+
+    story(tell)
+
+
 @pytest.mark.parametrize(("goes_away", "generations"), [(True, [1, 1, 2]), (False, [1, 2, 2])])
 def test_a_commit_that_waited_while_its_partition_went_away_is_sent_as_the_member_that_asked_for_it(
     goes_away: bool, generations: list[int]

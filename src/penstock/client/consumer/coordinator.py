@@ -522,7 +522,14 @@ class Commits:
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await pending.turn
-                committer = pending.committer if pending.is_outdated else self.committer
+                committer = self.committer
+                if self.membership is not None and committer.generation == NO_MEMBER.generation:
+                    # Sent without a generation, it would be accepted while the group is empty, and could take back what
+                    # other members have committed.
+                    reason = "this consumer is not a member of the group now"
+                    raise CommitFailed(group_id, reason, ErrorCode.UNKNOWN_MEMBER_ID)
+                if pending.is_outdated:
+                    committer = pending.committer
                 await self._store.save(group_id, offsets, committer)
         except TimeoutError as error:
             if isinstance(error, PenstockError):
