@@ -314,3 +314,15 @@ def test_a_hanging_process_is_killed_for_real(log: Path) -> None:
     alone.stop([process], 0.2)
     assert reports[-1] == "did not stop within 0.2 s; killed"
     assert process.exit_code == -9
+
+
+def test_what_a_process_printed_before_it_was_killed_is_passed_on_and_its_pipe_is_closed() -> None:
+    lines: list[str] = []
+    ignores = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True)"
+    child = ForwardedChild(script(f"{ignores}; time.sleep(600)"), lines.append)
+    process = SupervisedProcess("mule", lambda: child, RestartPolicy(), lambda text: None)
+    process.start()
+    until(lambda: forward_output([child], 0.01) or lines, "it prints")
+    process.kill()
+    assert child.descriptor is None
+    assert (lines, process.exit_code) == (["up"], -9)

@@ -387,6 +387,7 @@ class SupervisedProcess:
         self._is_given_up = True
         if self.child is not None:
             self.child.kill()
+            self.child.settle()
 
     def last_lines(self) -> list[str]:
         return [] if self.child is None else self.child.last_lines()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -208,9 +209,9 @@ def _wait_for_end(pid: int) -> None:
     except ProcessLookupError:
         return
     try:
-        import select
-
-        assert select.select([descriptor], [], [], PATIENCE_S)[0], f"process {pid} is still there"
+        ended = select.poll()  # unlike select, for any number of descriptors
+        ended.register(descriptor, select.POLLIN)
+        assert ended.poll(PATIENCE_S * 1000), f"process {pid} is still there"
     finally:
         os.close(descriptor)
 
