@@ -322,7 +322,12 @@ def test_what_a_process_printed_before_it_was_killed_is_passed_on_and_its_pipe_i
     child = ForwardedChild(script(f"{ignores}; time.sleep(600)"), lines.append)
     process = SupervisedProcess("mule", lambda: child, RestartPolicy(), lambda text: None)
     process.start()
-    until(lambda: forward_output([child], 0.01) or lines, "it prints")
+
+    def has_printed() -> bool:
+        forward_output([child], 0.01)
+        return bool(lines)
+
+    until(has_printed, "it prints")
     process.kill()
     assert child.descriptor is None
     assert (lines, process.exit_code) == (["up"], -9)
