@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 from tests.timeouts import PATIENCE_S
 
 from penstock.cli.main import cli, main
+from penstock.client.consumer import Consumer, ConsumerRecord
 
 
 class Shell:
@@ -102,3 +103,16 @@ def put_on_path(folder: Path) -> dict[str, str]:
     program.write_text(f"#!/bin/sh\nexec {sys.executable} -c 'from penstock.cli.main import main; main()' \"$@\"\n")
     program.chmod(0o755)
     return {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+
+
+def stored(shell: Shell, topic: str) -> list[ConsumerRecord[Any, Any]]:
+    """All records of a topic, by partition and offset."""
+    found: list[ConsumerRecord[Any, Any]] = []
+    with Consumer(bootstrap_servers=shell.address, auto_offset_reset="earliest") as consumer:
+        partitions = [(topic, index) for index in consumer.partitions_for_topic(topic)]
+        consumer.assign(partitions)
+        wanted = sum(consumer.end_offsets(partitions).values())
+        while len(found) < wanted:
+            for records in consumer.poll(timeout_ms=10_000).values():
+                found += records
+    return sorted(found, key=lambda record: (record.partition, record.offset))

@@ -6,8 +6,10 @@ What they mean to a real controller is tested against real clusters; this one ta
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -301,3 +303,13 @@ class ScriptedCluster:
                     rows.append(elections.PartitionResult(partition_id=index, error_code=code, error_message=None))
             results.append(elections.ReplicaElectionResult(topic=name, partition_result=rows))
         return elections.ElectLeadersResponse(replica_election_results=results)
+
+
+def written(folder: Path, *entries: dict[str, Any]) -> Path:
+    plan = folder / "plan.json"
+    plan.write_text(json.dumps({"version": 1, "partitions": list(entries)}))
+    return plan
+
+
+def entry(index: int, replicas: list[int], topic: str = "views") -> dict[str, Any]:
+    return {"topic": topic, "partition": index, "replicas": replicas}

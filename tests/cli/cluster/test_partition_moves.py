@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cli.commands import Shell
-from tests.cli.scripted_cluster import Part, ScriptedCluster
+from tests.cli.scripted_cluster import Part, ScriptedCluster, entry, written
 
 from penstock.cli.cluster.partition_moves import parse_plan, plan_text
 from penstock.client.cluster_metadata import TopicPartition
@@ -25,16 +24,6 @@ def cluster() -> Iterator[ScriptedCluster]:
 @pytest.fixture
 def shell(cluster: ScriptedCluster) -> Shell:
     return Shell(cluster.address)
-
-
-def written(folder: Path, *entries: dict[str, Any]) -> Path:
-    plan = folder / "plan.json"
-    plan.write_text(json.dumps({"version": 1, "partitions": list(entries)}))
-    return plan
-
-
-def entry(index: int, replicas: list[int], topic: str = "views") -> dict[str, Any]:
-    return {"topic": topic, "partition": index, "replicas": replicas}
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.cli.commands import Shell
-from tests.cli.scripted_cluster import Part, ScriptedCluster
+from tests.cli.scripted_cluster import Part, ScriptedCluster, entry, written
 
 RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 LISTS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
@@ -30,16 +29,6 @@ def cluster() -> Iterator[ScriptedCluster]:
 @pytest.fixture
 def shell(cluster: ScriptedCluster) -> Shell:
     return Shell(cluster.address)
-
-
-def written(folder: Path, *entries: dict[str, Any]) -> Path:
-    plan = folder / "plan.json"
-    plan.write_text(json.dumps({"version": 1, "partitions": list(entries)}))
-    return plan
-
-
-def entry(index: int, replicas: list[int], topic: str = "views") -> dict[str, Any]:
-    return {"topic": topic, "partition": index, "replicas": replicas}
 
 
 # --- plan

@@ -6,30 +6,16 @@ import logging
 import signal
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.cli.commands import Shell
+from tests.cli.commands import Shell, stored
 from tests.timeouts import PATIENCE_S
 
 from penstock.cli.records.console_producer import RetryNotice
-from penstock.client.consumer import Consumer, ConsumerRecord
+from penstock.client.consumer import Consumer
 from penstock.client.errors import error_for
 from penstock.testing.embedded_broker import EmbeddedBroker
 from penstock.wire.protocol import ErrorCode
-
-
-def stored(shell: Shell, topic: str) -> list[ConsumerRecord[Any, Any]]:
-    """All records of a topic, by partition and offset."""
-    found: list[ConsumerRecord[Any, Any]] = []
-    with Consumer(bootstrap_servers=shell.address, auto_offset_reset="earliest") as consumer:
-        partitions = [(topic, index) for index in consumer.partitions_for_topic(topic)]
-        consumer.assign(partitions)
-        wanted = sum(consumer.end_offsets(partitions).values())
-        while len(found) < wanted:
-            for records in consumer.poll(timeout_ms=10_000).values():
-                found += records
-    return sorted(found, key=lambda record: (record.partition, record.offset))
 
 
 def test_your_own_reader(shell: Shell, single: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

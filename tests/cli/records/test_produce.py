@@ -5,25 +5,9 @@ from __future__ import annotations
 import base64
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.cli.commands import Shell
-
-from penstock.client.consumer import Consumer, ConsumerRecord
-
-
-def stored(shell: Shell, topic: str) -> list[ConsumerRecord[Any, Any]]:
-    """All records of a topic, by partition and offset."""
-    found: list[ConsumerRecord[Any, Any]] = []
-    with Consumer(bootstrap_servers=shell.address, auto_offset_reset="earliest") as consumer:
-        partitions = [(topic, index) for index in consumer.partitions_for_topic(topic)]
-        consumer.assign(partitions)
-        wanted = sum(consumer.end_offsets(partitions).values())
-        while len(found) < wanted:
-            for records in consumer.poll(timeout_ms=10_000).values():
-                found += records
-    return sorted(found, key=lambda record: (record.partition, record.offset))
+from tests.cli.commands import Shell, stored
 
 
 def values(shell: Shell, topic: str) -> list[bytes | None]:

@@ -2,53 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 
 import pytest
-from tests.testing.simulation.simulation_stories import Stage
-
-
-class Echo(asyncio.Protocol):
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self.transport.write(data)
-
-
-class Caller(asyncio.BufferedProtocol):
-    """Keeps what comes; may be told not to read."""
-
-    def __init__(self) -> None:
-        self.received = bytearray()
-        self.buffer = bytearray(1000)
-        self.lost: list[Exception | None] = []
-        self.pauses = 0
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-
-    def get_buffer(self, sizehint: int) -> bytearray:
-        return self.buffer
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self.received += self.buffer[:nbytes]
-
-    def pause_writing(self) -> None:
-        self.pauses += 1
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.lost.append(exc)
-
-
-def connected(stage: Stage, caller: Caller) -> None:
-    stage.right.loop.run_until_complete(stage.right.loop.create_server(Echo, "", 7), limit_s=1)
-    stage.left.loop.run_until_complete(
-        stage.left.loop.create_connection(lambda: caller, stage.right.address, 7), limit_s=5
-    )
+from tests.testing.simulation.simulation_stories import Caller, Stage, connected
 
 
 def test_a_closed_port_refuses_connections_and_a_machine_without_power_is_silent() -> None:

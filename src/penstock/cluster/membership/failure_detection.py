@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple, Protocol
@@ -67,7 +68,7 @@ class _Declared(NamedTuple):
     started_ms: int | None
 
 
-class _FailureDetector:
+class _FailureDetector(ABC):
     """Watches other brokers from `start` to `close`: one task for each broker epoch in the image."""
 
     def __init__(self, members: Members, session_timeout_ms: int) -> None:
@@ -100,14 +101,15 @@ class _FailureDetector:
             if broker_id not in self._watches:
                 self._watches[broker_id] = key, loop.create_task(self._watch(broker_id, key[-1]))
 
+    @abstractmethod
     def _targets(self, image: ClusterImage) -> dict[int, tuple[int, ...]]:
         """The brokers to watch, each with a key that ends with its epoch; another key starts another watch."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def _watch(self, broker_id: int, epoch: int) -> None:
-        raise NotImplementedError
+        """Watch one broker epoch until cancelled."""
 
-    def _forget(self, broker_id: int) -> None:
+    def _forget(self, broker_id: int) -> None:  # noqa: B027 - only one of the two keeps anything
         """The broker is not watched any more, or under another key."""
 
     async def _declare_dead(self, broker_id: int, epoch: int, reason: str) -> None:
