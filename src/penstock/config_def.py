@@ -129,7 +129,7 @@ class Importance(Enum):
 
 
 class Scope(Enum):
-    """Who has a setting of this name."""
+    """Where a setting of this name exists."""
 
     BROKER = "broker"
     TOPIC = "topic"
@@ -248,9 +248,10 @@ def setting(
         raise ValueError("a setting needs a name")
     definition = Definition(name, kind, default, doc, **bounds)
     declaration = Declaration(definition, family, topic, topic_min, aliases, convert)
+    shown_in_repr = not definition.is_sensitive
     if convert(default).__class__.__hash__ is None:
-        return field(default_factory=lambda: convert(default), metadata={_KEY: declaration})
-    return field(default=convert(default), metadata={_KEY: declaration})
+        return field(default_factory=lambda: convert(default), metadata={_KEY: declaration}, repr=shown_in_repr)
+    return field(default=convert(default), metadata={_KEY: declaration}, repr=shown_in_repr)
 
 
 def declarations(section: type[Any]) -> dict[str, Declaration]:
@@ -364,7 +365,7 @@ def format_value(definition: Definition, value: Value) -> str | None:
 
 
 def _java_double(value: float) -> str:
-    """As Double.toString formats it: 0.5, 1.048576E7, 1.7976931348623157E308."""
+    """A float as Java's Double.toString formats it: 0.5, 1.048576E7, 1.7976931348623157E308."""
     if value == 0 or 1e-3 <= abs(value) < 1e7:
         return repr(value)
     sign = "-" if value < 0 else ""

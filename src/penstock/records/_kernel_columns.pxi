@@ -173,7 +173,7 @@ cdef class ColumnBuilder:
         self, buffer, Py_ssize_t start, Py_ssize_t end, Py_ssize_t count, int64_t base_offset,
         int64_t base_timestamp, append_time=None, int64_t from_offset=0, int64_t until_offset=INT64_MAX,
     ):
-        """Add a batch's records; how many were in range. On damage nothing of the batch is added."""
+        """Add a batch's records; how many were in range. On damage no record of the batch is added."""
         cdef Py_buffer view
         cdef Cursor cursor
         cdef Parsed parsed

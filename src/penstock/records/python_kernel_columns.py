@@ -102,7 +102,7 @@ class ColumnBuilder:
         from_offset: int = 0,
         until_offset: int = INT64_MAX,
     ) -> int:
-        """Add a batch's records; how many were in range. On damage nothing of the batch is added."""
+        """Add a batch's records; how many were in range. On damage no record of the batch is added."""
         view = check_range(buffer, start, end, count)
         self._check_room(count, end - start)
         fresh: list[Record] = []

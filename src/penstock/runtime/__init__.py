@@ -1,4 +1,4 @@
-"""The only access to the outside: files, sockets, clock, randomness, threads.
+"""The only access to the environment: files, sockets, clock, randomness, threads.
 
 Code above takes these as arguments, so it also runs in unit tests with a manual clock and in the simulator on a disk
 that loses power.

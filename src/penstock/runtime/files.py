@@ -30,6 +30,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 _FILE_MODE: Final = 0o644
+_PRIVATE_MODE: Final = 0o600
 _TRUSTED_READ_BYTES: Final = 64 * 1024
 _PID_DIGITS_MAX: Final = 20
 _MIN_OPEN: Final = 16
@@ -148,7 +149,7 @@ else:
     _sync_names = os.fsync
 
 relief: Callable[[], None] | None = None
-"""Called when the limit of open files is reached, to close some; then opening is tried once more."""
+"""Called when the limit of open files is reached, to close some; then opening is retried."""
 
 # Held only briefly, at the start and end of a sync and in close: one lock for all files is enough.
 _sync_guard = threading.Lock()
@@ -231,7 +232,7 @@ class PosixFile:
         while written < len(data):
             count = _pwrite(self._descriptor, data[written:], position + written)
             if count == 0:
-                raise OSError(errno.EIO, "the file accepts no more bytes, without an error")
+                raise OSError(errno.EIO, "the file accepts no further bytes, without an error")
             written += count
 
     def truncate(self, size: int) -> None:
@@ -304,6 +305,12 @@ class PosixLock:
             fcntl.flock(descriptor, fcntl.LOCK_UN)
         finally:
             os.close(descriptor)
+
+
+def make_private(file: File) -> None:
+    """Let only the owner of a file on a disk read and write it. OSError."""
+    if isinstance(file, PosixFile):
+        os.fchmod(file.fileno(), _PRIVATE_MODE)
 
 
 class PosixFiles:

@@ -15,10 +15,12 @@ KEEP_ALIVE_PROBES * KEEP_ALIVE_INTERVAL_S` = 30 s. A slow peer is not affected: 
 from __future__ import annotations
 
 import errno
+import ipaddress
 import logging
 import socket
+import ssl
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
@@ -76,6 +78,8 @@ class FileRegion(Protocol):
 
 
 Chunk: TypeAlias = Buffer | FileRegion
+TlsContexts: TypeAlias = Callable[[], ssl.SSLContext]
+"""The context for a new connection."""
 
 
 class Reply(Protocol):
@@ -103,7 +107,22 @@ class Connection(Protocol):
         """The peer's address: "127.0.0.1:5123", "[::1]:5123"."""
 
     @property
+    def address(self) -> str:
+        """The peer's address without its port."""
+
+    @property
+    def listener(self) -> str:
+        """The name of the listener that accepted it."""
+
+    @property
+    def peer_certificate(self) -> bytes | None:
+        """The certificate that the peer proved to own, DER; None without one, and without TLS."""
+
+    @property
     def closed(self) -> bool: ...
+
+    def limit_frames(self, max_frame_bytes: int | None) -> None:
+        """Accept no larger frames from now on; None: the server's limit."""
 
     def reply(self) -> Reply:
         """Reserve the next place in the order of replies: once per frame, before `Handler.frame` returns."""
@@ -130,17 +149,19 @@ class Server(Protocol):
     @property
     def counters(self) -> Counters: ...
 
-    def listen(self, host: str, port: int) -> tuple[str, int]:
-        """Accept connections at an address. Returns the address, with a free port for port 0.
+    def listen(self, host: str, port: int, listener: str = "", tls: TlsContexts | None = None) -> tuple[str, int]:
+        """Accept connections at an address, for a listener of that name. Returns the address, with a free port for port
+        0.
 
-        An empty host means every address of the machine. CannotListen if that fails.
+        With `tls`, each connection starts with a handshake in the context that `tls()` returns at that moment. An empty
+        host means every address of the machine. CannotListen if that fails.
         """
 
     def set_limits(self, limits: Limits) -> None:
         """Replace the limits on the number of connections; it applies to new connections."""
 
     async def close(self, timeout_ms: int) -> None:
-        """Accept no more connections and frames, wait until pending replies are sent, then close everything.
+        """Accept no further connections and frames, wait until pending replies are sent, then close everything.
 
         Replies that are not sent after `timeout_ms` are lost.
         """
@@ -159,6 +180,8 @@ class Limits:
     """Bytes of requests being received or unanswered, over all connections. Beyond it a large request is not read until
     there is room."""
     max_connections: int = UNLIMITED
+    max_connections_per_s: int = UNLIMITED
+    """New connections beyond it wait to be accepted."""
     max_connections_per_address: int = UNLIMITED
     max_connections_overrides: Mapping[str, int] = field(default_factory=dict)
     """By address, another maximum."""
@@ -167,6 +190,10 @@ class Limits:
     backlog: int = 1024
     send_buffer_bytes: int = SYSTEM_DEFAULT
     receive_buffer_bytes: int = SYSTEM_DEFAULT
+    max_handshakes: int = 500
+    """TLS handshakes in progress. Beyond it, the oldest one is closed."""
+    handshake_ms: int = 10_000
+    """How long a TLS handshake may take."""
     busy_poll_us: int = 0
     """How long the loop polls for the next of a series of small frames; 0: never."""
 
@@ -346,3 +373,21 @@ def protocol_remark(first_bytes: bytes) -> str:
     """A remark for an error message; empty if the protocol is unknown."""
     known = detect_protocol(first_bytes)
     return f" (this looks like {known.name})" if known is not None else ""
+
+
+def is_host_of(header: str | None, names: Collection[str]) -> bool:
+    """Whether a Host header names this machine: by an address, as localhost, or by one of its names."""
+    if header is None:
+        return True  # HTTP/1.0, which browsers do not use
+    host = header.strip().lower()
+    if host.startswith("["):
+        host = host[1:].partition("]")[0]
+    elif host.count(":") <= 1:
+        host = host.partition(":")[0]
+    if host == "localhost" or host.endswith(".localhost") or host.removesuffix(".") in names:
+        return True
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

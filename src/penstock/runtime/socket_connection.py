@@ -19,12 +19,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.runtime.clock import Clock
 from penstock.runtime.network import Chunk, Counters, Handler, Limits, NetworkError, ReplyAnswered
 from penstock.runtime.socket_io import BUFFER_BYTES, BUFFERS, FrameInput, FrameRejected, Output, size_of
-from penstock.runtime.socket_limits import FREE_FRAMES, QUANTUM_FRAMES, FairScheduler, IdleTimingWheel, RequestMemory
+from penstock.runtime.socket_limits import FREE_FRAMES, FairScheduler, IdleTimingWheel, RequestMemory
+
+if TYPE_CHECKING:
+    from penstock.runtime.socket_tls import TlsConnection
 
 logger = logging.getLogger(__name__)
 
@@ -130,12 +133,14 @@ class Shared:
         "counters",
         "forget",
         "handler",
+        "handshakes",
         "limits",
         "log_limited",
         "loop",
         "memory",
         "poll",
         "scheduler",
+        "scratch",
         "wheel",
     )
 
@@ -161,6 +166,10 @@ class Shared:
         self.poll = BusyPoll(loop, limits.busy_poll_us)
         self.memory = RequestMemory(loop, clock, limits.max_request_bytes)
         self.scheduler = FairScheduler(loop, clock)
+        self.handshakes: dict[TlsConnection, None] = {}
+        """Connections whose TLS handshake is in progress, the oldest first."""
+        self.scratch = memoryview(bytearray(BUFFER_BYTES))
+        """For one call each: encrypted bytes on their way from a socket."""
 
 
 class SocketReply:
@@ -209,17 +218,20 @@ class SocketConnection:
         "address",
         "closed",
         "id",
+        "listener",
         "peer",
         "state",
         "wheel_slot",
     )
 
-    def __init__(self, shared: Shared, sock: socket.socket, number: int, address: str, peer: str) -> None:
+    def __init__(
+        self, shared: Shared, sock: socket.socket, number: int, address: str, peer: str, listener: str = ""
+    ) -> None:
         self._shared = shared
         self._sock = sock
         self._descriptor = sock.fileno()
         self._input = FrameInput(sock, shared.buffer, shared.limits.max_frame_bytes, partial(shared.memory.admit, self))
-        self._output = Output(sock)
+        self._output = self._new_output()
         self._places: deque[SocketReply] = deque()
         self._unsent_bytes = 0
         self._corked = False
@@ -233,11 +245,15 @@ class SocketConnection:
         self._lingering: LingeringClose | None = None
         self.id = number
         self.address = address
+        self.listener = listener
         self.peer = peer
         self.closed = False
         self.state: Any = None
         self.active_tick = 0
         self.wheel_slot = -1
+
+    def _new_output(self) -> Output:
+        return Output(self._sock)
 
     def __repr__(self) -> str:
         return f"<SocketConnection {self.id} from {self.peer}{' closed' if self.closed else ''}>"
@@ -246,6 +262,15 @@ class SocketConnection:
     def busy(self) -> bool:
         """Whether the peer waits for this server: for a reply, or to be read. Then it does not count as idle."""
         return (bool(self._places) and not self._output.queue) or self._input.is_waiting
+
+    @property
+    def peer_certificate(self) -> bytes | None:
+        """The certificate that the peer proved to own, DER; None without one."""
+        return None
+
+    def limit_frames(self, max_frame_bytes: int | None) -> None:
+        """Accept no larger frames from now on; None: the server's limit."""
+        self._input.max_frame_bytes = max_frame_bytes or self._shared.limits.max_frame_bytes
 
     @property
     def pending_replies(self) -> int:
@@ -283,17 +308,17 @@ class SocketConnection:
 
     def _on_readable(self) -> None:
         scheduler = self._shared.scheduler
-        if scheduler.line or (scheduler.frames >= FREE_FRAMES and scheduler.is_over()):
-            self._wait_in_line()
+        if scheduler.line or scheduler.fresh or (scheduler.frames >= FREE_FRAMES and scheduler.is_over()):
+            self._wait_in_line(fresh=True)
             return
         self._receive()
 
-    def _wait_in_line(self) -> None:
+    def _wait_in_line(self, *, fresh: bool) -> None:
         """Let other connections have their turn first."""
         self._stop_reading()
         self._input.hold()
         self._in_line = True
-        self._shared.scheduler.wait(self._serve_turn)
+        self._shared.scheduler.wait(self._serve_turn, fresh=fresh)
 
     def _serve_turn(self) -> None:
         self._in_line = False
@@ -358,9 +383,10 @@ class SocketConnection:
                 break
             # The clock is read with every fourth frame.
             if scheduler.frames >= FREE_FRAMES and (
-                (delivered >= QUANTUM_FRAMES and scheduler.line) or (not delivered & 3 and scheduler.is_over())
+                (delivered >= scheduler.quantum and (scheduler.line or scheduler.fresh))
+                or (not delivered & 3 and scheduler.is_over())
             ):
-                self._wait_in_line()
+                self._wait_in_line(fresh=not delivered)
                 break
             frame = source.next_frame()
             if frame is None:
@@ -555,7 +581,7 @@ class SocketConnection:
     # --- close
 
     def finish(self) -> None:
-        """Read no more frames, and close when the pending replies are sent."""
+        """Stop reading frames, and close when the pending replies are sent."""
         if not self._places and not self._output.queue:
             self.close(BY_SERVER)
         self._finishing = True
@@ -566,7 +592,8 @@ class SocketConnection:
         try:
             self._lingering = LingeringClose(self._shared.loop, self._sock, partial(self._shut, BY_SERVER))
         except OSError as error:
-            self._fail(error)
+            # The peer has reset the connection. ENOTCONN is not a ConnectionError, and no failure here.
+            self._shut(f"{BY_PEER}: {error.strerror}")
 
     def close(self, reason: str) -> None:
         if self.closed:
@@ -606,5 +633,8 @@ class SocketConnection:
         self._input.forget()
         shared.forget(self)
         logger.debug("connection closed: id=%d peer=%s reason=%s", self.id, self.peer, reason)
+        self._report_closed(reason)
+
+    def _report_closed(self, reason: str) -> None:
         # Not from within the handler, which may be in the middle of something.
-        shared.loop.call_soon(shared.handler.closed, self, reason)
+        self._shared.loop.call_soon(self._shared.handler.closed, self, reason)

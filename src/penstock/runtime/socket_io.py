@@ -74,13 +74,13 @@ class FrameInput:
         "_end",
         "_filled",
         "_frame",
-        "_max_frame_bytes",
         "_position",
         "_rest",
         "_size",
         "_sock",
         "admitted_bytes",
         "is_waiting",
+        "max_frame_bytes",
     )
 
     def __init__(
@@ -97,7 +97,7 @@ class FrameInput:
         self.is_waiting = False
         """Whether the next frame waits for room."""
         self._buffer = buffer
-        self._max_frame_bytes = max_frame_bytes
+        self.max_frame_bytes = max_frame_bytes
         self._data = buffer
         self._position = 0
         self._end = 0
@@ -169,8 +169,8 @@ class FrameInput:
                 self._position = end
             return None
         (size,) = _PREFIX.unpack_from(self._data, position)
-        if not 0 <= size <= self._max_frame_bytes:
-            raise FrameRejected(size, self._max_frame_bytes)
+        if not 0 <= size <= self.max_frame_bytes:
+            raise FrameRejected(size, self.max_frame_bytes)
         after = start + size
         if after <= end:
             self._position = after
@@ -286,7 +286,7 @@ class Output:
                 if chunk.size > _SMALL_REGION_BYTES:
                     more = _MSG_MORE
                     break
-                chunk = _read(chunk, chunk.size)
+                chunk = read_region(chunk, chunk.size)
             del queue[0]
             if len(chunk):
                 batch.append(chunk)
@@ -318,7 +318,7 @@ class Output:
         except OSError:
             # No descriptor: a simulated disk, or a closed file, for which the read raises.
             offered = min(offered, _PIECE_BYTES)
-            self._advance(region, offered, _read(region, offered))
+            self._advance(region, offered, read_region(region, offered))
             return self._send_batch(offered)
         try:
             sent = os.sendfile(self._descriptor, descriptor, position, offered)
@@ -338,7 +338,8 @@ class Output:
             queue.appendleft(piece)
 
 
-def _read(region: FileRegion, size: int) -> bytes:
+def read_region(region: FileRegion, size: int) -> bytes:
+    """The first bytes of a region. OSError, FileTooShort."""
     data = region.file.read_at(region.position, size)
     if len(data) < size:
         raise FileTooShort(region.file.path, region.size - len(data))

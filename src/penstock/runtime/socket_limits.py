@@ -7,8 +7,10 @@ Memory: frames being received (by announced length) and unanswered ones count. A
 always passes; a larger one is admitted as a whole, in order of arrival, so what was admitted can finish. While others
 wait, a frame slower than 128 KiB/s closes its connection after 5 s.
 
-Fairness: a turn has a budget of 10 ms. Connections beyond it queue, and the queue is served first in the next turn, 8
-frames each. The clock is read only after 16 frames in a turn.
+Fairness: a turn has a budget of 10 ms. Connections beyond it queue, and the queues are served first in the next turn.
+Connections that were served and have more to say wait in `line` and get 8 frames each; those that have just sent
+something are served before them, one frame each, so that a client that sends one request at a time does not wait for
+everything that others send at once. Each queue has half of the budget. The clock is read after 16 frames in a turn.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ MIN_BYTES_PER_S: Final = 128 * 1024
 TURN_MS: Final = 10
 FREE_FRAMES: Final = 16
 QUANTUM_FRAMES: Final = 8
+_FRESH_FRAMES: Final = 1
 
 _TICKS: Final = 16
 _NO_SLOT: Final = -1
@@ -211,7 +214,7 @@ class RequestMemory:
 class FairScheduler:
     """Time per turn of a server. `frames` counts those of the turn; connections add to it."""
 
-    __slots__ = ("_clock", "_is_marked", "_loop", "_until_ms", "frames", "line")
+    __slots__ = ("_clock", "_is_marked", "_loop", "_until_ms", "frames", "fresh", "line", "quantum")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._loop = loop
@@ -219,7 +222,10 @@ class FairScheduler:
         self._is_marked = False
         self._until_ms = 0.0
         self.frames = 0
+        self.fresh: deque[Callable[[], None]] = deque()
         self.line: deque[Callable[[], None]] = deque()
+        self.quantum = QUANTUM_FRAMES
+        """Frames of one connection while others wait."""
 
     def is_over(self) -> bool:
         """Whether the budget is used up. Called after more than FREE_FRAMES."""
@@ -231,9 +237,9 @@ class FairScheduler:
             return False
         return now_ms >= self._until_ms
 
-    def wait(self, serve: Callable[[], None]) -> None:
-        """Call `serve` when its turn has come."""
-        self.line.append(serve)
+    def wait(self, serve: Callable[[], None], *, fresh: bool) -> None:
+        """Call `serve` when its turn has come. `fresh` ones have not been served since they last had nothing to say."""
+        (self.fresh if fresh else self.line).append(serve)
         if not self._is_marked:
             self._is_marked = True
             self._until_ms = 0.0
@@ -241,17 +247,28 @@ class FairScheduler:
 
     def _next(self) -> None:
         """Start a turn."""
-        line = self.line
-        if not line:
+        if not self.line and not self.fresh:
             self.frames = 0
             self._is_marked = False
             return
         self.frames = FREE_FRAMES  # with a queue no frames are free
+        # Each queue has half of the budget, and the line also what the other one left.
         now_ms = self._clock.monotonic_ms()
-        self._until_ms = now_ms + TURN_MS
+        end_ms = now_ms + TURN_MS
+        if self.fresh:
+            self._until_ms = now_ms + TURN_MS / 2
+            self.quantum = _FRESH_FRAMES
+            self._serve(self.fresh)
+            self.quantum = QUANTUM_FRAMES
+            now_ms = self._clock.monotonic_ms()
+        self._until_ms = max(end_ms, now_ms + TURN_MS / 2)
+        self._serve(self.line)
+        self._loop.call_soon(self._next)
+
+    def _serve(self, queue: deque[Callable[[], None]]) -> None:
+        """Serve one, and others while there is time."""
         # Connections that queue again in this turn have had theirs.
-        for _ in range(len(line)):
-            line.popleft()()
+        for _ in range(len(queue)):
+            queue.popleft()()
             if self._clock.monotonic_ms() >= self._until_ms:
                 break
-        self._loop.call_soon(self._next)

@@ -11,7 +11,7 @@ import asyncio
 import errno
 import logging
 import socket
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -19,17 +19,20 @@ from typing import Any, Final
 from penstock.runtime import files
 from penstock.runtime.clock import Clock
 from penstock.runtime.network import (
+    UNLIMITED,
     Counters,
     Handler,
     Limits,
     RateLimitedLogger,
     ServerClosed,
+    TlsContexts,
     address_text,
     bind_socket,
 )
 from penstock.runtime.socket_connection import BY_SERVER, IDLE, Shared, SocketConnection
 from penstock.runtime.socket_io import BUFFER_BYTES
 from penstock.runtime.socket_limits import IdleTimingWheel
+from penstock.runtime.socket_tls import TlsConnection
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +62,9 @@ class SocketServer:
         buffer = memoryview(bytearray(BUFFER_BYTES))
         self._shared = Shared(loop, handler, limits, self._wheel, buffer, self._log_limited, self._forget, clock)
         self._listeners: dict[int, socket.socket] = {}
+        self._names: dict[int, tuple[str, TlsContexts | None]] = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
+        self._accepted_at_s: deque[float] = deque()  # connections of the last second, if their rate is limited
         self._connections: dict[int, SocketConnection] = {}
         self._per_address: Counter[str] = Counter()
         self._last_id = 0
@@ -84,15 +89,16 @@ class SocketServer:
     def set_limits(self, limits: Limits) -> None:
         self._limits = limits
 
-    def listen(self, host: str, port: int) -> tuple[str, int]:
+    def listen(self, host: str, port: int, listener: str = "", tls: TlsContexts | None = None) -> tuple[str, int]:
         if self._closed:
             raise ServerClosed(f"cannot listen on {address_text(host, port)}: the server is closed")
-        listener = self._open_listener(host, port, self._limits)
-        self._listeners[listener.fileno()] = listener
-        self._accept_on(listener)
+        opened = self._open_listener(host, port, self._limits)
+        self._listeners[opened.fileno()] = opened
+        self._names[opened.fileno()] = (listener, tls)
+        self._accept_on(opened)
         if self._idle_timer is None and self._wheel.tick_ms:
             self._wait_a_tick()
-        bound = listener.getsockname()
+        bound = opened.getsockname()
         return bound[0], bound[1]
 
     # --- accept
@@ -104,6 +110,10 @@ class SocketServer:
 
     def _on_acceptable(self, listener: socket.socket) -> None:
         for _ in range(_ACCEPTS_PER_TURN):
+            wait_s = self._next_accept_s()
+            if wait_s > 0:
+                self._stop_accepting(listener, wait_s)
+                return
             try:
                 sock, address = listener.accept()
             except BlockingIOError:
@@ -115,7 +125,8 @@ class SocketServer:
                 # The peer closed the connection before it was accepted.
                 logger.debug("connection not accepted: error=%s", error)
                 continue
-            self._admit(sock, address)
+            self._accepted_at_s.append(self._loop.time())
+            self._admit(sock, address, *self._names[listener.fileno()])
             if self._closed:
                 return
 
@@ -123,11 +134,25 @@ class SocketServer:
         self._log_limited("accept", f"cannot accept connections: retry_in_ms={_ACCEPT_PAUSE_MS} error={error}")
         if files.relief is not None and error.errno in (errno.EMFILE, errno.ENFILE):
             files.relief()
+        self._stop_accepting(listener, _ACCEPT_PAUSE_MS / 1000)
+
+    def _stop_accepting(self, listener: socket.socket, for_s: float) -> None:
         descriptor = listener.fileno()
         self._loop.remove_reader(descriptor)
-        self._timers[descriptor] = self._loop.call_later(_ACCEPT_PAUSE_MS / 1000, self._accept_on, listener)
+        self._timers[descriptor] = self._loop.call_later(for_s, self._accept_on, listener)
 
-    def _admit(self, sock: socket.socket, address: Any) -> None:
+    def _next_accept_s(self) -> float:
+        """How long the next connection has to wait, so that no more than `max_connections_per_s` are accepted."""
+        most, accepted = self._limits.max_connections_per_s, self._accepted_at_s
+        if most >= UNLIMITED:
+            accepted.clear()
+            return 0.0
+        now_s = self._loop.time()
+        while accepted and accepted[0] <= now_s - 1:
+            accepted.popleft()
+        return accepted[-most] + 1 - now_s if len(accepted) >= most else 0.0
+
+    def _admit(self, sock: socket.socket, address: Any, listener: str, tls: TlsContexts | None) -> None:
         host = address[0].removeprefix(_MAPPED_IPV4) if "." in address[0] else address[0]
         peer = address_text(host, address[1])
         limits, counters = self._limits, self._shared.counters
@@ -155,7 +180,10 @@ class SocketServer:
             sock.close()
             return
         self._last_id += 1
-        connection = SocketConnection(self._shared, sock, self._last_id, host, peer)
+        if tls is None:
+            connection = SocketConnection(self._shared, sock, self._last_id, host, peer, listener)
+        else:
+            connection = TlsConnection(self._shared, sock, self._last_id, host, peer, listener, tls)
         self._connections[connection.id] = connection
         self._per_address[host] += 1
         counters.accepted += 1

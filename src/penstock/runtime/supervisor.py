@@ -397,7 +397,7 @@ class SupervisedProcess:
 
 
 class Supervisor:
-    """Keeps processes running until `stop` is set. `pause` waits for up to so many seconds."""
+    """Keeps processes running until `stop` is set. `pause` waits for up to the given seconds."""
 
     def __init__(
         self,

@@ -74,7 +74,7 @@ class Workers(Protocol):
         """
 
     def close(self) -> None:
-        """Accept no more work, and return when all accepted work is done and its callbacks were called."""
+        """Accept no further work, and return when all accepted work is done and its callbacks were called."""
 
 
 class ThreadWorkers:

@@ -700,9 +700,13 @@ class Codec(Generic[M]):
         return self._decode_slices(buffer, position, most_elements)
 
     def encode_slices(self, message: M) -> Generator[None, None, list[Chunk]]:
+        return self.prepare_encode_slices()(message)
+
+    def prepare_encode_slices(self) -> Callable[..., Generator[None, None, list[Chunk]]]:
+        """Compile what `encode_slices` needs, which takes milliseconds, before it is needed."""
         if self._encode_slices is None:
             self._encode_slices, _ = emit_encode(self._struct, self.version, sliced=True)
-        return self._encode_slices(message)
+        return self._encode_slices
 
 
 def _joined(write: Callable[[Any], list[Chunk]]) -> Callable[[Any], bytes]:

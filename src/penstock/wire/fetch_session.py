@@ -1,7 +1,7 @@
 """The requesting side of Fetch: sessions, requests, and what a response means for a partition. Pure.
 
-Consumer, follower, simple consumer, Spark reader and lag queries all build their requests and read their responses
-here; each keeps only its own policy.
+Consumer, follower, simple consumer, Spark reader, mirror and lag queries all build their requests and read their
+responses here; each keeps only its own policy.
 
 A session (KIP-227) names a partition when it changes, so a request costs what happens, not what is read. Whatever was
 sent counts as known to the broker: one connection carries all requests of a session in order, so a second request may
@@ -280,5 +280,5 @@ def records_in(data: PartitionData) -> Buffer | None:
 
 
 def enlarged(max_bytes: int, limit: int = MAX_FETCH_BYTES) -> int | None:
-    """What to ask for when not even one whole batch fitted (brokers before 0.10.1 cut it); None at the limit."""
+    """The size to request when not even one whole batch fitted (brokers before 0.10.1 cut it); None at the limit."""
     return min(limit, 2 * max_bytes) if max_bytes < limit else None

@@ -156,6 +156,8 @@ class ApiKey(IntEnum):
     DELETE_SHARE_GROUP_OFFSETS = 92
 
     PUSH_IMAGE = 30000
+    AUTHENTICATE_BROKER = 30001
+    FORWARD = 30002
 
 
 class ErrorCode(IntEnum):
@@ -421,6 +423,8 @@ _ROWS: Final = (
     _api(ApiKey.CONSUMER_GROUP_DESCRIBE, "0-1", "0+"),
     _api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, "0", "0+"),
     _api(ApiKey.PUSH_IMAGE, "0", "0+"),
+    _api(ApiKey.AUTHENTICATE_BROKER, "0", "0+"),
+    _api(ApiKey.FORWARD, "0", "0+"),
 )
 
 APIS: Final[dict[int, Api]] = {int(api.key): api for api in _ROWS}

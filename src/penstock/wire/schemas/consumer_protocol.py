@@ -1,4 +1,4 @@
-"""The consumer protocol: what consumers of a group tell each other inside the opaque bytes of JoinGroup
+"""The consumer protocol: what consumers of a group send each other inside the opaque bytes of JoinGroup
 and SyncGroup.
 
 Not an API: brokers pass it on unread. Each message follows its version as an int16; a reader takes a

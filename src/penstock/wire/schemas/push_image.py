@@ -1,7 +1,7 @@
 """PushImage: the controller tells a broker how the cluster is. Private to our brokers, and not advertised.
 
 `delta` is what is different from the image of number `base`, or from the empty one if `base` is -1; the numbers are
-those of one controller epoch. The answer tells the number of the image that the broker has, -1 if it has none of this
+those of one controller epoch. The response has the number of the image that the broker has, -1 if it has none of this
 controller's, and the topics on their way out of which nothing is left at the broker.
 """
 

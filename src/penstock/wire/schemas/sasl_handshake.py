@@ -1,6 +1,6 @@
 """SaslHandshake: agreeing on the mechanism before authentication.
 
-After version 0 the exchange goes on in bare frames, after version 1 inside SaslAuthenticate.
+After version 0 the exchange continues in bare frames, after version 1 inside SaslAuthenticate.
 """
 
 from typing import ClassVar
