@@ -6,7 +6,8 @@ disk bounds the number of syncs. After a failed sync the contents of the disk ar
 sync is never retried. A flush from before a truncation says nothing about the log as it is now.
 
 `InlineSync` runs the sync on the event loop when handing it to a thread would cost more: at most 64 KiB, a single
-waiter for the last 4 flushes, and the last 64 syncs each under 2 ms. One slow sync sends the next ones to the threads.
+waiter for the last 4 flushes, and the last 64 syncs of so few bytes each under 2 ms. One slow sync sends the next ones
+to the threads. Syncs of many bytes take long on any disk, and do not count.
 
 A recovery mark records how long a segment's files were when they were synced, so that recovery can start there. It is
 stored in a producer snapshot, written after that sync, and removed before anything it covers is cut. It only saves
@@ -341,18 +342,21 @@ class InlineSync:
         self.later = later
         self._fast = 0
         self._alone = 0
+        self._took_ms = 0.0
 
     def may(self, unflushed_bytes: int) -> bool:
         """Whether the next sync is likely to be fast and to serve one waiter."""
         return self._fast >= FAST_IN_A_ROW and self._alone >= ALONE_IN_A_ROW and unflushed_bytes <= FEW_BYTES
 
     def took(self, milliseconds: float) -> None:
-        """How long a sync took, wherever it ran."""
-        self._fast = self._fast + 1 if milliseconds < FAST_MS else 0
+        """How long a sync took, wherever it ran. `served` follows."""
+        self._took_ms = milliseconds
 
-    def served(self, waiters: int) -> None:
-        """How many waiters a flush had."""
+    def served(self, waiters: int, flushed_bytes: int) -> None:
+        """How many waiters the flush of that sync had, and how much it flushed."""
         self._alone = self._alone + 1 if waiters <= 1 else 0
+        if flushed_bytes <= FEW_BYTES:
+            self._fast = self._fast + 1 if self._took_ms < FAST_MS else 0
 
 
 class GroupCommit:
@@ -428,8 +432,9 @@ class GroupCommit:
                 waiter.done(RecordsTruncated(waiter.offset) if is_cut else None)
             return
         self._running.add(log)
+        size = log.unflushed_bytes
         try:
-            (workers or self._workers).run(flush.run, lambda outcome: self._finish(log, flush, outcome))
+            (workers or self._workers).run(flush.run, lambda outcome: self._finish(log, flush, size, outcome))
         except WorkersError as error:
             self._running.discard(log)
             self._answer_all(log, LogError(f"cannot start the flush: {error}"))
@@ -446,7 +451,7 @@ class GroupCommit:
             if log in self._waiting and log not in self._held:
                 self._start(log)
 
-    def _finish(self, log: Flushable, flush: Flush, outcome: Outcome[None]) -> None:
+    def _finish(self, log: Flushable, flush: Flush, flushed_bytes: int, outcome: Outcome[None]) -> None:
         self._running.discard(log)
         if self._queued:
             self._start_queued()
@@ -470,7 +475,7 @@ class GroupCommit:
         if still:
             self._waiting[log] = still
         if self._inline is not None:
-            self._inline.served(len(waiting))
+            self._inline.served(len(waiting), flushed_bytes)
         for done, error_or_none in answers:
             done(error_or_none)
         if log in self._held:

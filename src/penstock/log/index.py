@@ -16,7 +16,7 @@ exists only after the first abort. It has no checksum: from the first entry that
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from struct import Struct
 from typing import Final, NamedTuple, Protocol
@@ -178,6 +178,15 @@ class SparseIndex:
             at = bisect_right(self._values, value) - 1
             return Entry(self._keys[at], self._values[at])
         return self._search(value, 1)
+
+    def ceiling_value(self, value: int) -> Entry | None:
+        """The first entry whose value is at least `value`."""
+        if self._stored and not (self._values and value > self._values[0]):
+            at = self._count_below(value)
+            if at < self._stored:
+                return self._read(at, 1)[0]
+        at = bisect_left(self._values, value)
+        return Entry(self._keys[at], self._values[at]) if at < len(self._values) else None
 
     def _search(self, target: int, column: int) -> Entry | None:
         """Search the file: for the block first, then inside it."""

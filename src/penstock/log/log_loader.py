@@ -320,7 +320,7 @@ def _load_epochs(files: Files, folder: str, *, needed: bool) -> LeaderEpochs | N
     try:
         epochs = LeaderEpochs.load(files, f"{folder}/{LEADER_EPOCH_FILE}")
     except CheckpointError as error:
-        logger.warning("leader epochs rebuilt from the log: %s", error)
+        logger.warning("leader epochs rebuilt from the log: error=%s", error)
         return None
     return epochs if epochs.entries or not needed else None
 

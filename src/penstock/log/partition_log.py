@@ -466,18 +466,35 @@ class PartitionLog:
         self._bound = (segment.base_offset, upper, position)
         return position
 
-    def aborted_between(self, offset: int, upper_offset: int) -> list[AbortedTransaction]:
-        """The aborted transactions in offsets [offset, upper_offset), for consumers of committed records."""
+    def aborted_between(self, offset: int, upper_offset: int, region: Region | None = None) -> list[AbortedTransaction]:
+        """The aborted transactions in offsets [offset, upper_offset), by first offset, for read_committed.
+
+        With the `region` that was read from `offset`, only those that may have records in it.
+        """
         aborted: list[AbortedTransaction] = []
         bases = self._bases_with_aborted()
         number = self.find_segment(offset)
         first = self.active.base_offset if number == len(self.table) else self.table.bases[number]
-        for base in bases[bisect_left(bases, first) :]:
+        bases = bases[bisect_left(bases, first) :]
+        if bases and region is not None:
+            upper_offset = min(upper_offset, self._bound_of(region, offset, upper_offset))
+        for base in bases:
             segment = self.segment_at(self.find_segment(base))
             aborted += segment.aborted.aborted_between(offset, upper_offset)
             if segment.aborted.covers(upper_offset):
                 break
+        aborted.sort(key=_first_offset)
         return aborted
+
+    def _bound_of(self, region: Region, offset: int, upper_offset: int) -> int:
+        """An offset above all records of a region: that of the first index entry at its end or later."""
+        for number in range(self.find_segment(offset), self.segment_count):
+            segment = self.segment_at(number)
+            if segment.base_offset >= upper_offset:
+                break
+            if segment.file is region.file:
+                return segment.offset_bound(region.position + region.size)
+        return upper_offset
 
     def _bases_with_aborted(self) -> list[int]:
         """The segments that have a transaction index. Most have none, and are not opened to find out."""
@@ -647,6 +664,10 @@ class PartitionLog:
 
 
 # ------------------------------------------------------------------------------------------------------------- rolling
+
+
+def _first_offset(aborted: AbortedTransaction) -> int:
+    return aborted.first_offset
 
 
 def must_roll(

@@ -48,6 +48,7 @@ NO_TIMESTAMP: Final = -1
 
 # An idempotent producer has at most this many requests in flight, so it repeats at most this many batches.
 BATCHES_KEPT: Final = 5
+EPOCH_PER_TRANSACTION: Final = 2  # a transaction version
 MAX_SEQUENCE: Final = 2**31 - 1
 DEFAULT_MAX_PRODUCERS: Final = 100_000
 SNAPSHOT_SUFFIX: Final = ".snapshot"
@@ -387,12 +388,18 @@ class ProducerStates:
             raise NotInTransaction(producer_id, entry.transaction_first_offset)
         return NEW
 
-    def check_marker(self, batch: ProducerBatch, marker: EndMarker) -> None:
-        """Raises a ProducerStateError if this control batch must be rejected."""
+    def check_marker(self, batch: ProducerBatch, marker: EndMarker, version: int = 1) -> None:
+        """Raises a ProducerStateError if this control batch must be rejected.
+
+        In transaction version 2 a transaction ends in the epoch after its own. A marker in the epoch of an open
+        transaction is a late one of the transaction before. Without an open transaction it is a repetition, which must
+        succeed: its coordinator would send it forever (KAFKA-19999).
+        """
         producer_id, epoch = batch.producer_id, batch.producer_epoch
         entry = self._producers.get(producer_id)
         current = entry.epoch if entry else NO_EPOCH
-        if epoch < max(current, 0):
+        is_late = version >= EPOCH_PER_TRANSACTION and entry is not None and entry.in_transaction and epoch == current
+        if epoch < max(current, 0) or is_late:
             raise InvalidProducerEpoch(producer_id, epoch, current)
         if entry is None:
             if len(self._ongoing) >= self._max_producers:

@@ -6,6 +6,10 @@ unless time has expired for the whole log: then the count includes it, and the l
 it continues at the same offset. A policy stops at the first segment that stays, so a tick that deletes nothing looks at
 one segment.
 
+An operator's own policy (`log.retention.policy.class`) takes the place of those by time and size. A `PolicyFactory`
+makes one for a partition from its retention settings. The limits above hold for it too, and what was deleted by request
+goes in any case.
+
 `enforce_retention` only renames the files of deleted segments, oldest first, so that the log has no gap whenever power
 fails. The caller removes them later, off the event loop.
 """
@@ -13,7 +17,7 @@ fails. The caller removes them later, off the event loop.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple, Protocol, overload
 
@@ -54,6 +58,18 @@ class RetentionPolicy(Protocol):
         """How many of the oldest segments have expired. `segments[-1]` is the active one."""
 
 
+class PartitionRetention(NamedTuple):
+    """What a policy is made from: the partition, and its topic's settings in force; -1 is no limit."""
+
+    topic: str
+    partition: int
+    retention_ms: int
+    retention_bytes: int
+
+
+PolicyFactory = Callable[[PartitionRetention], RetentionPolicy]
+
+
 class TimeRetention:
     """Segments whose newest record is older than `retention_ms`; negative keeps all.
 
@@ -77,7 +93,7 @@ class TimeRetention:
 
 
 class SizeRetention:
-    """As many segments as can be deleted with at least `retention_bytes` left; negative keeps all.
+    """Deletes segments as long as at least `retention_bytes` are left; a negative number keeps all.
 
     Segments of 40, 40 and 30 bytes, 60 to keep: the first is deleted (70 are left), the second stays (30 would be too
     few).
@@ -112,7 +128,7 @@ class StartOffsetRetention:
 
 
 class AnyOf:
-    """What any of the policies would delete."""
+    """Deletes what any of the policies would delete."""
 
     def __init__(self, *policies: RetentionPolicy) -> None:
         self._policies = policies
@@ -131,6 +147,15 @@ def retention_policy(*, retention_ms: int, retention_bytes: int, delete_expired:
     if not delete_expired:
         return StartOffsetRetention()
     return AnyOf(StartOffsetRetention(), TimeRetention(retention_ms), SizeRetention(retention_bytes))
+
+
+def own_policy(make: PolicyFactory, topic: str, partition: int, log: PartitionLog) -> RetentionPolicy | None:
+    """The operator's policy for a partition; None for a topic whose records do not expire (compacted only)."""
+    settings = log.settings
+    if not settings.deletes:
+        return None
+    made = make(PartitionRetention(topic, partition, settings.retention_ms, settings.retention_bytes))
+    return AnyOf(StartOffsetRetention(), made)
 
 
 def removable_segments(policy: RetentionPolicy, segments: Sequence[SegmentInfo], log: LogView, now_ms: int) -> int:
@@ -184,14 +209,19 @@ class _Segments(Sequence[SegmentInfo]):
         return self._log.files.modified_ns(segment.path) // 1_000_000
 
 
-def may_expire(log: PartitionLog, now_ms: int) -> bool:
-    """A cheap check: False is certain, True means that `enforce_retention` must look."""
+def may_expire(log: PartitionLog, now_ms: int, *, by_own_policy: bool = False) -> bool:
+    """A cheap check: False is certain, True means that `enforce_retention` must look.
+
+    `by_own_policy`: the operator's policy decides, of which nothing is known.
+    """
     settings, table, active = log.settings, log.table, log.active
     sealed = len(table)
     if sealed and log.log_start_offset >= (table.bases[1] if sealed > 1 else active.base_offset):
         return True
     if not settings.deletes or not (sealed or active.size):
         return False
+    if by_own_policy:
+        return True
     if sealed and 0 <= settings.retention_bytes <= log.size - table.sizes[0]:
         return True
     if settings.retention_ms < 0:

@@ -395,6 +395,14 @@ class Segment:
         end = self._verify(place.position, end, epochs)
         return Region(self.file, place.position, end - place.position)
 
+    def offset_bound(self, position: int) -> int:
+        """An offset above all records before `position`, as near as the index tells."""
+        with contextlib.suppress(OSError):
+            entry = self.index.ceiling_value(position)
+            if entry is not None and self._is_batch_start(entry):
+                return self.base_offset + entry.key
+        return self.next_offset
+
     def _batch_boundary(self, first: Place, wanted: int) -> int:
         """The last indexed batch start at or before `wanted`; at least the first batch's end."""
         end = first.end

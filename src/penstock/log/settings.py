@@ -128,10 +128,22 @@ class LogSettings:
         broker="producer.id.expiration.ms", importance=Importance.LOW, min=1, dynamic=True,
     )  # fmt: skip
 
-    # Of cleanup_policy. Fields, because every append reads them.
+    value_schema_validation: bool = setting(
+        ConfigType.BOOLEAN, False, "Whether each value must begin with the id of a schema that the registry "
+        "(confluent.schema.registry.url of the broker) has under the subject TOPIC-value. A setting of Confluent.",
+        topic="confluent.value.schema.validation",
+    )  # fmt: skip
+    key_schema_validation: bool = setting(
+        ConfigType.BOOLEAN, False, "Whether each key must begin with the id of a schema that the registry has under "
+        "the subject TOPIC-key. A setting of Confluent.", topic="confluent.key.schema.validation",
+    )  # fmt: skip
+
+    # Of the settings above. Fields, because every append reads them.
     compacts: bool = field(init=False, repr=False, compare=False)
     deletes: bool = field(init=False, repr=False, compare=False)
+    validates_schemas: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "compacts", COMPACT in self.cleanup_policy)
         object.__setattr__(self, "deletes", DELETE in self.cleanup_policy)
+        object.__setattr__(self, "validates_schemas", self.value_schema_validation or self.key_schema_validation)

@@ -51,6 +51,8 @@ LOOP_REQUEST_PLAIN_BYTES: Final = 1024 * 1024
 """Decompressed size of all batches of one request that are validated on the event loop."""
 LOOP_RECOMPRESSED_BYTES: Final = 16 * 1024
 """Larger requests are not recompressed on the event loop."""
+LOOP_SCHEMA_BYTES: Final = 32 * 1024
+"""Bytes of one request whose schema ids are checked on the event loop: 5 ms for the smallest records."""
 RECORD_ERRORS: Final = 1_000
 """Invalid records named in one response; a request of a megabyte could have a million of them."""
 
@@ -74,6 +76,7 @@ class Budget:
     # Attributes of the class until something is used: most requests are small.
     loop_bytes = LOOP_BYTES
     loop_plain_bytes = LOOP_REQUEST_PLAIN_BYTES
+    loop_schema_bytes = LOOP_SCHEMA_BYTES
     decompressed_bytes = DEFAULT_DECOMPRESSED_LIMIT
     record_errors = RECORD_ERRORS
 

@@ -6,7 +6,7 @@ Logs past max.compaction.lag.ms come first, then those with the highest dirty ra
 segment is sealed, decided or removed, when settings change, or when a lag expires. Errors belong to one log: it is
 retried later, with growing delays, and after three failures or damage it is marked uncleanable. Whatever happens to the
 log meanwhile wins over the job. The cleaner checkpoint is written last: too low costs work, too high would leave
-duplicates for ever.
+duplicates forever.
 
 The cleaner needs its own workers: a job takes minutes, and the throttle (bytes read and written per second) sleeps in
 the worker's thread. To stop: `close` this, then its workers, then the log manager.
@@ -52,7 +52,7 @@ _PIECE_BYTES: Final = 1024 * 1024  # read between two checks whether to continue
 
 
 class Throttle:
-    """At most `bytes_per_second` on average. `sleep` takes seconds and blocks the calling thread."""
+    """Limits work to `bytes_per_second` on average. `sleep` takes seconds and blocks the calling thread."""
 
     def __init__(self, bytes_per_second: float, clock: Clock, sleep: Callable[[float], None]) -> None:
         if not bytes_per_second > 0:
@@ -154,7 +154,7 @@ class LogToClean:
         return decision
 
     def overdue_ms(self, now_ms: int) -> int:
-        """From the plan, plus the time since it was made."""
+        """How long the log is overdue: by the plan, plus the time since it was made."""
         if self.decision is None or self.decision.overdue_ms == 0:
             return 0
         return self.decision.overdue_ms + max(0, now_ms - self.planned_ms)
@@ -470,15 +470,15 @@ class LogCleaner:
 
         Workers may answer immediately, so this is a loop: a large log has more groups than the stack has frames.
         """
-        may_go_on = False
+        may_continue = False
         while self._round is current:
             if current.answer is None:
                 self._ask(current)
             outcome, current.answer = current.answer, None
             if outcome is None:
                 return False
-            may_go_on = self._take(current, outcome)
-        return may_go_on
+            may_continue = self._take(current, outcome)
+        return may_continue
 
     def _ask(self, current: _Round) -> None:
         current.is_asking = True

@@ -166,7 +166,7 @@ class BatchCleaner:
         return left
 
     def clean(self, buffer: Buffer, header: BatchHeader, *, is_last: bool) -> BatchRetention | bytearray:
-        """What is left of the next batch."""
+        """The records of the next batch that stay."""
         self.stats.bytes_before += header.size
         if header.is_control:
             return self._clean_marker(buffer, header, is_last)

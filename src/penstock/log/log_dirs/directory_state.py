@@ -56,9 +56,11 @@ logger = logging.getLogger(__name__)
 LOCK_FILE: Final = ".lock"
 CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
 
+_SECURITY_FOLDER: Final = "security"  # certificates and logins of `penstock up --secure`
 _OWN_FILES: Final = frozenset(
-    (LOCK_FILE, CLEAN_SHUTDOWN_FILE, META_FILE, RECOVERY_POINT_FILE, HIGH_WATERMARK_FILE, LOG_START_FILE, CLEANER_FILE)
-)
+    (LOCK_FILE, CLEAN_SHUTDOWN_FILE, META_FILE, RECOVERY_POINT_FILE, HIGH_WATERMARK_FILE, LOG_START_FILE, CLEANER_FILE,
+     _SECURITY_FOLDER)
+)  # fmt: skip
 _TEMPORARY_SUFFIX: Final = ".tmp"
 _FOREIGN_NAMED: Final = 5
 
@@ -94,7 +96,7 @@ class OffsetFile:
         except FileNotFoundError:
             return
         except CheckpointError as error:
-            logger.warning("checkpoint ignored, %s: %s", otherwise, error)
+            logger.warning("checkpoint ignored: consequence=%s error=%s", otherwise, error)
 
     def replace(self, rows: Mapping[TopicPartition, int]) -> bool:
         """Replace the rows, durably; False if nothing had to be written."""

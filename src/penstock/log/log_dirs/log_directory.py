@@ -529,6 +529,15 @@ class LogDirectory:
             hosted.log.release()
         self.removals.add([Removal(now_ms + delay_ms, deleted, is_folder=True)])
 
+    def forget(self, keys: Iterable[TopicPartition]) -> None:
+        """Forget partitions of a failed directory that were deleted. Their files stay; a start that finds them again
+        takes them for strays.
+        """
+        for key in keys:
+            self.hosted.pop(key, None)
+            self.damaged.pop(key, None)
+            logger.warning("deleted partition left in a failed log directory: path=%s partition=%s-%d", self.path, *key)
+
     def deleted_path(self, key: TopicPartition) -> str:
         """A unique path for the folder of a deleted partition."""
         return f"{self.path}/{deleted_folder_name(*key, self._random.random_bytes(16))}"

@@ -3,7 +3,7 @@
 A partition is in at most one directory. Directories are independent: one that fails takes its own partitions offline;
 only when none is left does the manager fail. A new partition goes to the online directory with the fewest partitions,
 then the most free space. What an operator must decide (directory in use or owned by another broker, partition in two
-directories) is rejected at startup, with everything left as found.
+directories, unless one of these had failed meanwhile) is rejected at startup, with everything left as found.
 
 Periodic work (retention, flushes, checkpoints, producer expiry) takes the time as an argument, and a tick without work
 makes no system call, however many partitions there are. Background flushes begin after 64 MiB or 30 s.
@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
@@ -35,7 +35,7 @@ from penstock.log.errors import (
     is_partition_error,
 )
 from penstock.log.group_commit import GroupCommit
-from penstock.log.log_dirs.identity import folder_name
+from penstock.log.log_dirs.identity import MetadataFileError, folder_name, read_topic_id
 from penstock.log.log_dirs.log_directory import (
     CreatedLog,
     Hosted,
@@ -49,7 +49,7 @@ from penstock.log.log_dirs.log_directory import (
 )
 from penstock.log.log_dirs.replica_moves import FutureReplica, ReplicaMoves
 from penstock.log.partition_log import PartitionLog
-from penstock.log.retention import enforce_retention, may_expire
+from penstock.log.retention import PolicyFactory, enforce_retention, may_expire, own_policy
 from penstock.log.settings import NEVER, LogSettings
 from penstock.runtime.files import OPEN_FILES, Files
 from penstock.runtime.randomness import Random
@@ -65,23 +65,35 @@ UNFLUSHED_MS: Final = 30_000
 # After a crash, recovery walks everything after the last checkpointed recovery point.
 UNCHECKPOINTED_BYTES: Final = 512 * 1024 * 1024
 _CREATED_AT_ONCE: Final = 64
+_POLICIES_AT_ONCE: Final = 50
 _NOTHING_PLANNED: Final[Mapping[LogDirectory, Sequence[NewLog]]] = MappingProxyType({})
 
 
 # -------------------------------------------------------------------------------------- periodic work on one directory
 
 
-def expire(directory: LogDirectory, now_ms: int, is_busy: IsBusy | None = None) -> int:
-    """Enforce retention for all logs that are not busy; how many files now wait for removal."""
+def expire(
+    directory: LogDirectory,
+    now_ms: int,
+    is_busy: IsBusy | None = None,
+    make_policy: PolicyFactory | None = None,
+    only: Sequence[Hosted] | None = None,
+) -> int:
+    """Enforce retention for all logs, or `only` some, that are not busy; how many files now wait for removal.
+
+    `make_policy` and its policies are the operator's, behind a guard: they do not raise.
+    """
     if not directory.check_logs():
         return 0
     count = 0
-    for hosted in list(directory.hosted.values()):
-        if not may_expire(hosted.log, now_ms) or (is_busy is not None and is_busy(hosted.log)):
+    for hosted in list(directory.hosted.values()) if only is None else only:
+        if not may_expire(hosted.log, now_ms, by_own_policy=make_policy is not None):
+            continue
+        if is_busy is not None and is_busy(hosted.log):
             continue
         try:
             with directory.disk():
-                deleted = _expire_one(hosted, now_ms)
+                deleted = _expire_one(hosted, now_ms, make_policy)
         except DirectoryOffline:
             break
         except LogError as error:
@@ -92,9 +104,13 @@ def expire(directory: LogDirectory, now_ms: int, is_busy: IsBusy | None = None) 
     return count
 
 
-def _expire_one(hosted: Hosted, now_ms: int) -> list[str]:
+def _expire_one(hosted: Hosted, now_ms: int, make_policy: PolicyFactory | None) -> list[str]:
     try:
-        return enforce_retention(hosted.log, now_ms)
+        if make_policy is None:
+            return enforce_retention(hosted.log, now_ms)
+        return enforce_retention(
+            hosted.log, now_ms, own_policy(make_policy, hosted.topic, hosted.partition, hosted.log)
+        )
     except OSError as error:
         if is_partition_error(error):
             raise LogError(str(error)) from error
@@ -230,6 +246,8 @@ class LogManager:
         self._offline: dict[str, LogFailed] = {}
         self._where: dict[TopicPartition, LogDirectory] = {}
         self._preferred: dict[TopicPartition, LogDirectory] = {}  # of partitions that do not exist yet
+        self.make_policy: PolicyFactory | None = None  # the operator's, instead of retention.ms and retention.bytes
+        self._is_applying_policies = False
         self.moves = ReplicaMoves(files, workers, self._commits, self._where.__setitem__)
 
     # --- open
@@ -247,20 +265,23 @@ class LogManager:
         commits: GroupCommit | None = None,
         on_offline: OnOffline | None = None,
         creating_threads: int = 1,
+        topic_ids: Mapping[str, bytes] = MappingProxyType({}),
+        outdated: Collection[str] = (),
     ) -> LogManager:
         """Lock the directories. `on_offline` is called for each that fails; NoDirectoryOnline if all do.
 
-        Partitions that are created together are created on `creating_threads` threads. FolderInUse, WrongOwner,
-        MetadataFileError, PartitionInTwoFolders: the operator must decide.
+        Partitions that are created together are created on `creating_threads` threads. `outdated` directories had
+        failed while the broker went on with the others. FolderInUse, WrongOwner, MetadataFileError,
+        PartitionInTwoFolders: the operator must decide.
         """
         OPEN_FILES.measure()  # the limit was raised when the process started
         manager = cls(files, workers, commits, on_offline, creating_threads)
         try:
             for path in paths:
                 manager._open_one(path, node_id, cluster_id, random)
-            manager._require_online()
+            manager.require_online()
             manager._settle_swaps()
-            manager._locate()
+            manager._locate(topic_ids, outdated)
         except BaseException:
             for directory in manager._directories:
                 directory.close()
@@ -288,13 +309,37 @@ class LogManager:
                     elif not self._offline:  # an offline directory may hold the original
                         directory.finish_swap(key)
 
-    def _locate(self) -> None:
+    def _locate(self, topic_ids: Mapping[str, bytes], outdated: Collection[str]) -> None:
         for directory in self._directories:
-            for key in directory.listing.partitions:
+            for key in tuple(directory.listing.partitions):
                 other = self._where.setdefault(key, directory)
                 if other is not directory:
-                    name = folder_name(*key)
-                    raise PartitionInTwoFolders(*key, f"{other.path}/{name}", f"{directory.path}/{name}")
+                    left = self._left_behind(key, (other, directory), topic_ids, outdated)
+                    with contextlib.suppress(DirectoryOffline):
+                        left.set_aside({key: "the partition was created again while this log directory had failed"})
+                    self._where[key] = directory if left is other else other
+
+    def _left_behind(
+        self,
+        key: TopicPartition,
+        found: tuple[LogDirectory, LogDirectory],
+        topic_ids: Mapping[str, bytes],
+        outdated: Collection[str],
+    ) -> LogDirectory:
+        """Which of two directories with the same partition had failed when it was created again in the other.
+
+        Of different topics of one name, the one that does not exist any more. PartitionInTwoFolders.
+        """
+        name = folder_name(*key)
+        old = [directory for directory in found if directory.path in outdated]
+        if len(old) != 1:
+            with contextlib.suppress(OSError, MetadataFileError):
+                ids = [read_topic_id(self._files, f"{directory.path}/{name}") for directory in found]
+                if None not in ids and topic_ids.get(key[0]) in ids:
+                    old = [each for each, topic_id in zip(found, ids, strict=True) if topic_id != topic_ids[key[0]]]
+        if len(old) != 1:
+            raise PartitionInTwoFolders(*key, *(f"{directory.path}/{name}" for directory in found))
+        return old[0]
 
     def load(
         self,
@@ -328,7 +373,7 @@ class LogManager:
 
     def loaded(self, now_ms: int) -> None:
         """The part of `load` for the event loop: forget strays, resume moves, start removals. NoDirectoryOnline."""
-        self._require_online()
+        self.require_online()
         self._forget_strays()
         self._resume_moves(now_ms)
         self.removal_tick(now_ms)
@@ -391,10 +436,16 @@ class LogManager:
         """The errors of the offline directories, by path."""
         return dict(self._offline)
 
+    @property
+    def is_online(self) -> bool:
+        """Whether a directory has not failed."""
+        return bool(self._online())
+
     def _online(self) -> list[LogDirectory]:
         return [directory for directory in self._directories if directory.failure is None]
 
-    def _require_online(self) -> None:
+    def require_online(self) -> None:
+        """NoDirectoryOnline if all have failed."""
         if not self._online():
             raise NoDirectoryOnline({path: error.reason for path, error in self._offline.items()})
 
@@ -444,6 +495,11 @@ class LogManager:
         directory = self._where.get((topic, partition))
         if directory is not None:
             directory.reopen((topic, partition), settings, now_ms, self._workers)
+
+    def is_offline(self, topic: str, partition: int) -> bool:
+        """Whether a failed directory holds the partition, or may hold it: no other does."""
+        directory = self._where.get((topic, partition))
+        return bool(self._offline) if directory is None else directory.failure is not None
 
     def holds(self, topic: str, partition: int) -> bool:
         """Whether a directory has the partition, damaged or not."""
@@ -591,7 +647,7 @@ class LogManager:
             return len(directory.hosted) + len(directory.damaged) + len(planned.get(directory, ()))
 
         while True:
-            self._require_online()
+            self.require_online()
             online = self._online()
             if len(online) == 1:
                 return online[0]
@@ -608,7 +664,7 @@ class LogManager:
         self.delete_all([(topic, partition)], now_ms)
 
     def delete_all(self, keys: Iterable[TopicPartition], now_ms: int) -> None:
-        """Delete several partitions, with one sync per directory."""
+        """Delete several partitions, with one sync per directory. A failed directory only forgets them."""
         places: dict[LogDirectory, list[TopicPartition]] = {}
         for key in keys:
             self.moves.cancel(key, now_ms)
@@ -616,6 +672,8 @@ class LogManager:
         for directory, deleted in places.items():
             try:
                 directory.delete_all(deleted, now_ms)
+            except DirectoryOffline:
+                directory.forget(deleted)
             finally:
                 for key in deleted:
                     if key not in directory.hosted and key not in directory.damaged:
@@ -649,9 +707,28 @@ class LogManager:
 
         Busy logs (`LogCleaner.is_cleaning`) are skipped until the next tick.
         """
-        expired = sum(expire(directory, now_ms, is_busy) for directory in self._online())
+        expired = sum(expire(directory, now_ms, is_busy, self.make_policy) for directory in self._online())
         self.removal_tick(now_ms)
         return expired
+
+    def retention_steps(self, now_ms: int, is_busy: IsBusy | None = None) -> Iterator[int]:
+        """The same in steps of a few logs, for policies of the operator, which have to be asked about every log.
+
+        While one run is under way, another has no steps.
+        """
+        if self._is_applying_policies:
+            return
+        self._is_applying_policies = True
+        try:
+            for directory in list(self._online()):
+                keys = list(directory.hosted)
+                for begin in range(0, len(keys), _POLICIES_AT_ONCE):
+                    some = keys[begin : begin + _POLICIES_AT_ONCE]
+                    present = [directory.hosted[key] for key in some if key in directory.hosted]
+                    yield expire(directory, now_ms, is_busy, self.make_policy, present)
+            self.removal_tick(now_ms)
+        finally:
+            self._is_applying_policies = False
 
     def flush_tick(self, now_ms: int) -> int:
         """Start the flushes that flush.messages and flush.ms require; how many."""
