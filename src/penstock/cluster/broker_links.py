@@ -26,7 +26,10 @@ class Link(Protocol):
     def send(
         self, api_key: int, version: int, message: Message, timeout_ms: float
     ) -> asyncio.Future[Message] | None:  # fmt: skip
-        """As `ask`, without awaiting: None if there is no connection yet. If the future fails, the link is lost."""
+        """Send a request like `ask`, without awaiting: None if there is no connection yet.
+
+        If the future fails, the link is lost.
+        """
 
     def close(self) -> None:
         """Requests in flight fail with LinkLost. Closing twice is harmless."""

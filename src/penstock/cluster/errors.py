@@ -172,7 +172,7 @@ class ClusterIdMismatch(ClusterError):
 
 class NotStarted(ClusterError):
     def __init__(self) -> None:
-        super().__init__("the cluster's metadata is not loaded")
+        super().__init__("the broker is starting or stopping")
 
 
 class ProducerIdsExhausted(ClusterError):
@@ -247,6 +247,10 @@ class InvalidConfig(ApiException):
 
 class InvalidRequest(ApiException):
     code = ErrorCode.INVALID_REQUEST
+
+
+class ResourceNotFound(ApiException):
+    code = ErrorCode.RESOURCE_NOT_FOUND
 
 
 class NotController(ApiException):

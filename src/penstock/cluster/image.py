@@ -2,7 +2,7 @@
 
 A `ClusterImage` never changes. `with_...` returns a new image that shares everything that stays the same, so `diff`
 costs only what differs. A request takes the image once and sees one moment. `ImageDraft` collects changes of many
-topics without copying the cluster for each.
+topics and settings without copying the cluster for each.
 
 An `ImageDelta` is the difference as an object and as bytes: `apply_delta(old, make_delta(old, new)) == new`; a whole
 image is the delta from the empty one. The bytes are MessagePack: a version, then arrays. A partition row ends where
@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import msgspec
 
+from penstock.cluster.entity_configs import NO_ENTITY_CONFIGS, Entity, EntityConfigs
 from penstock.cluster.errors import DamagedDelta, DeltaMismatch
 from penstock.cluster.tree.layout import (
     NO_LEADER,
@@ -25,6 +26,19 @@ from penstock.cluster.tree.layout import (
     Endpoint,
     PartitionAssignment,
     PartitionState,
+    ReplicaSet,
+    TopicReplicas,
+)
+from penstock.security.acls import (
+    NO_ACLS,
+    AclEntry,
+    Acls,
+    Entries,
+    Operation,
+    PatternType,
+    Permission,
+    ResourcePattern,
+    ResourceType,
 )
 
 NO_ID: Final = bytes(16)
@@ -66,7 +80,7 @@ class PartitionImage:
 
     @property
     def state(self) -> PartitionState:
-        """As the tree stores it."""
+        """The state as the tree stores it."""
         return PartitionState(
             self.leader, self.leader_epoch, self.isr, self.controller_epoch, self.recovering, self.elr
         )
@@ -82,14 +96,14 @@ class TopicImage:
 
     @property
     def replication_factor(self) -> int:
-        """That of partition 0; 0 for a topic without partitions."""
+        """The replication factor of partition 0; 0 for a topic without partitions."""
         return len(self.partitions[0].replicas) if self.partitions else 0
 
     def partition(self, index: int) -> PartitionImage | None:
         return self.partitions[index] if 0 <= index < len(self.partitions) else None
 
     def with_partitions(self, more: Iterable[PartitionImage]) -> TopicImage:
-        """With these partitions appended."""
+        """A copy with these partitions appended."""
         return replace(self, partitions=(*self.partitions, *more))
 
 
@@ -106,11 +120,30 @@ class ClusterImage:
     broker_configs: Mapping[str, Settings] = field(default_factory=dict)  # by broker id as text, or "<default>"
     shutting_down: frozenset[int] = frozenset()  # live brokers that must not be elected, nor join an ISR
     deleting: frozenset[str] = frozenset()  # topics that exist until their last replica is deleted
+    acls: Acls = NO_ACLS
+    entities: EntityConfigs = NO_ENTITY_CONFIGS  # settings of users, client ids and addresses
     # Both follow from the topics; the keys of the second have "_" for ".".
     names_by_id: Mapping[bytes, str] = field(default_factory=dict, compare=False)
     names_by_metric: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     # --- lookups
+
+    @property
+    def users(self) -> Mapping[str, Settings]:
+        """The credentials and quotas of users, by name."""
+        return self.entities.users
+
+    @property
+    def clients(self) -> Mapping[str, Settings]:
+        return self.entities.clients
+
+    @property
+    def user_clients(self) -> Mapping[tuple[str, str], Settings]:
+        return self.entities.user_clients
+
+    @property
+    def ips(self) -> Mapping[str, Settings]:
+        return self.entities.ips
 
     def topic(self, name: str) -> TopicImage | None:
         return self.topics.get(name)
@@ -139,9 +172,20 @@ class ClusterImage:
         """The leader if it is alive, else NO_LEADER."""
         return partition.leader if partition.leader in self.brokers else NO_LEADER
 
-    def offline_replicas(self, partition: PartitionImage) -> tuple[int, ...]:
-        """The replicas whose brokers are not alive."""
-        return tuple(broker_id for broker_id in partition.replicas if broker_id not in self.brokers)
+    def offline_replicas(self, topic: TopicImage, index: int) -> tuple[int, ...]:
+        """The replicas whose brokers are not alive, or have them in a failed data folder."""
+        return tuple(each for each in topic.partitions[index].replicas if not self.is_online(each, topic, index))
+
+    def is_online(self, broker_id: int, topic: TopicImage, index: int) -> bool:
+        """Whether a broker is alive and its replica of the partition, if it has one, is not in a failed data folder."""
+        broker = self.brokers.get(broker_id)
+        return broker is not None and not (broker.offline and broker.is_offline(topic.name, topic.topic_id, index))
+
+    def online(self, topic: TopicImage, index: int) -> Collection[int]:
+        """The live brokers whose replica of the partition, if they have one, is not in a failed data folder."""
+        if not any(broker.offline for broker in self.brokers.values()):
+            return self.brokers.keys()
+        return frozenset(each for each in self.brokers if self.is_online(each, topic, index))
 
     def endpoint(self, broker_id: int, listener: str) -> Endpoint | None:
         """The address that a broker advertises for this listener."""
@@ -153,11 +197,11 @@ class ClusterImage:
     # --- changes
 
     def with_topic(self, topic: TopicImage) -> ClusterImage:
-        """With this topic added or replaced."""
+        """A copy with this topic added or replaced."""
         return self.with_topics((topic,))
 
     def with_topics(self, topics: Iterable[TopicImage]) -> ClusterImage:
-        """With these topics added or replaced. The indexes are copied only if names or ids change."""
+        """A copy with these topics added or replaced. The indexes are copied only if names or ids change."""
         all_topics = dict(self.topics)
         by_id: dict[bytes, str] | None = None
         by_metric: dict[str, str] | None = None
@@ -199,7 +243,7 @@ class ClusterImage:
         )
 
     def with_deleting(self, names: Iterable[str]) -> ClusterImage:
-        """With these topics, as far as they exist, marked for deletion."""
+        """A copy with these topics, as far as they exist, marked for deletion."""
         return replace(self, deleting=self.deleting.union(name for name in names if name in self.topics))
 
     def with_topic_config(self, name: str, settings: Settings) -> ClusterImage:
@@ -211,8 +255,14 @@ class ClusterImage:
     def with_broker_config(self, name: str, settings: Settings) -> ClusterImage:
         return replace(self, broker_configs={**self.broker_configs, name: dict(settings)})
 
+    def with_acls(self, acls: Acls) -> ClusterImage:
+        return replace(self, acls=acls)
+
+    def with_entities(self, entities: EntityConfigs) -> ClusterImage:
+        return replace(self, entities=entities)
+
     def with_broker(self, broker: BrokerRegistration) -> ClusterImage:
-        """With the broker as it registered now; a shutdown of its previous epoch is over."""
+        """A copy with the broker as it registered now; a shutdown of its previous epoch is over."""
         brokers = {**self.brokers, broker.broker_id: broker}
         return replace(self, brokers=brokers, shutting_down=self.shutting_down - {broker.broker_id})
 
@@ -228,7 +278,7 @@ class ClusterImage:
 
 
 class ImageDraft(ClusterImage):
-    """An image under construction: topics and their settings are changed in place.
+    """An image under construction: topics and settings are changed in place.
 
     Changing many topics costs what changes, not a copy of the cluster for each. `finish` returns the image; after that
     the draft must not be used.
@@ -289,6 +339,10 @@ class ImageDraft(ClusterImage):
         self._own("topic_configs")[name] = dict(settings)
         return self
 
+    def with_broker_config(self, name: str, settings: Settings) -> ImageDraft:
+        self._own("broker_configs")[name] = dict(settings)
+        return self
+
     def _own(self, field_name: str) -> dict[Any, Any]:
         """The draft's own mapping, copied from the base before the first change."""
         mapping = getattr(self, field_name)
@@ -300,7 +354,7 @@ class ImageDraft(ClusterImage):
 
 @dataclass(frozen=True, slots=True)
 class ImageDiff:
-    """What differs; a topic that was deleted and created again is both removed and added."""
+    """The difference between two images; a topic that was deleted and created again is both removed and added."""
 
     topics_added: Mapping[str, TopicImage]
     topics_removed: Mapping[str, TopicImage]
@@ -312,6 +366,8 @@ class ImageDiff:
     brokers_changed: frozenset[int]
     controller_changed: bool
     roles_changed: bool = False  # brokers that shut down, topics that are being deleted
+    acls_changed: bool = False
+    entities_changed: bool = False
 
     def __bool__(self) -> bool:
         return self != NO_DIFFERENCE
@@ -323,7 +379,7 @@ NO_DIFFERENCE: Final = ImageDiff(
 
 
 def diff(old: ClusterImage, new: ClusterImage) -> ImageDiff:
-    """What differs in `new`. Shared parts cost nothing."""
+    """The difference to `new`. Shared parts cost nothing."""
     added: dict[str, TopicImage] = {}
     removed: dict[str, TopicImage] = {}
     changed: dict[str, tuple[TopicImage, TopicImage]] = {}
@@ -348,6 +404,8 @@ def diff(old: ClusterImage, new: ClusterImage) -> ImageDiff:
         frozenset(broker for broker in brokers if broker in old.brokers and broker in new.brokers),
         (old.controller_id, old.controller_epoch) != (new.controller_id, new.controller_epoch),
         (old.shutting_down, old.deleting) != (new.shutting_down, new.deleting),
+        old.acls is not new.acls and old.acls != new.acls,
+        old.entities is not new.entities and old.entities != new.entities,
     )
 
 
@@ -384,6 +442,13 @@ class TopicDelta:
     partitions: Mapping[int, PartitionImage]
 
 
+class AclsDelta(NamedTuple):
+    """The entries of patterns that changed, none for those that are gone; and whether ACLs cannot be read."""
+
+    changed: Mapping[ResourcePattern, Entries]
+    problem: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class ImageDelta:
     """None means unchanged. A topic that was deleted and created again is in `topics_gone` and in `topics`."""
@@ -400,6 +465,8 @@ class ImageDelta:
     broker_configs_gone: tuple[str, ...] = ()
     shutting_down: frozenset[int] | None = None
     deleting: frozenset[str] | None = None
+    acls: AclsDelta | None = None
+    entities: Mapping[Entity, Settings | None] = field(default_factory=dict)
 
 
 def make_delta(old: ClusterImage, new: ClusterImage) -> ImageDelta:
@@ -419,7 +486,14 @@ def make_delta(old: ClusterImage, new: ClusterImage) -> ImageDelta:
         broker_configs_gone=_gone(new.broker_configs, change.broker_configs_changed),
         shutting_down=None if old.shutting_down == new.shutting_down else new.shutting_down,
         deleting=None if old.deleting == new.deleting else new.deleting,
+        acls=_acls_delta(old.acls, new.acls) if change.acls_changed else None,
+        entities=old.entities.changes_to(new.entities) if change.entities_changed else {},
     )
+
+
+def _acls_delta(old: Acls, new: Acls) -> AclsDelta:
+    changed = _different(old.by_pattern, new.by_pattern)
+    return AclsDelta({pattern: new.entries(pattern) for pattern in changed}, new.problem)
 
 
 def apply_delta(image: ClusterImage, delta: ImageDelta) -> ClusterImage:
@@ -441,6 +515,8 @@ def apply_delta(image: ClusterImage, delta: ImageDelta) -> ClusterImage:
         broker_configs=_merged(image.broker_configs, delta.broker_configs, delta.broker_configs_gone),
         shutting_down=image.shutting_down if delta.shutting_down is None else delta.shutting_down,
         deleting=image.deleting if delta.deleting is None else delta.deleting,
+        acls=image.acls if delta.acls is None else image.acls.with_entries(*delta.acls),
+        entities=image.entities.with_changes(delta.entities) if delta.entities else image.entities,
     )
 
 
@@ -526,6 +602,15 @@ class _BrokerRow(msgspec.Struct, array_like=True):
     epoch: int
     clean_epoch: int
     is_emptied: bool
+    clean_since: int
+    kept: dict[str, tuple[bytes, list[int]]] = {}
+    offline: dict[str, tuple[bytes, list[int]]] = {}
+
+
+class _AclsRow(msgspec.Struct, array_like=True):
+    # Type, name and pattern type of a resource, and its entries.
+    changed: list[tuple[ResourceType, str, PatternType, list[tuple[str, str, Operation, Permission]]]]
+    problem: str | None = None
 
 
 class _DeltaRow(msgspec.Struct, array_like=True):
@@ -542,6 +627,8 @@ class _DeltaRow(msgspec.Struct, array_like=True):
     broker_configs_gone: tuple[str, ...]
     shutting_down: list[int] | None
     deleting: list[str] | None
+    acls: _AclsRow | None = None
+    entities: list[tuple[str | None, str | None, str | None, dict[str, str] | None]] = []
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
@@ -567,6 +654,8 @@ def encode_delta(delta: ImageDelta) -> bytes:
             delta.broker_configs_gone,
             None if delta.shutting_down is None else sorted(delta.shutting_down),
             None if delta.deleting is None else sorted(delta.deleting),
+            None if delta.acls is None else _acls_row(delta.acls),
+            [[*entity, delta.entities[entity]] for entity in sorted(delta.entities, key=lambda each: each.path)],
         ]
     )
 
@@ -592,6 +681,8 @@ def decode_delta(data: bytes) -> ImageDelta:
         found.broker_configs_gone,
         None if found.shutting_down is None else frozenset(found.shutting_down),
         None if found.deleting is None else frozenset(found.deleting),
+        None if found.acls is None else _acls(found.acls),
+        {Entity(*names): settings for *names, settings in found.entities},
     )
 
 
@@ -599,18 +690,41 @@ def _sorted(configs: Mapping[str, Settings]) -> dict[str, dict[str, str]]:
     return {name: dict(sorted(configs[name].items())) for name in sorted(configs)}
 
 
+def _acls_row(delta: AclsDelta) -> list[Any]:
+    changed = [[*pattern, sorted(delta.changed[pattern])] for pattern in sorted(delta.changed)]
+    return [changed, delta.problem]
+
+
+def _acls(row: _AclsRow) -> AclsDelta:
+    changed = {
+        ResourcePattern(kind, name, pattern_type): frozenset(AclEntry(*entry) for entry in entries)
+        for kind, name, pattern_type, entries in row.changed
+    }
+    return AclsDelta(changed, row.problem)
+
+
 def _broker_row(broker: BrokerRegistration) -> list[Any]:
     return [
         broker.broker_id, [tuple(endpoint) for endpoint in broker.endpoints], broker.rack, broker.timestamp_ms,
-        broker.features, broker.epoch, broker.clean_epoch, broker.is_emptied,
+        broker.features, broker.epoch, broker.clean_epoch, broker.is_emptied, broker.clean_since,
+        _replicas_row(broker.kept), _replicas_row(broker.offline),
     ]  # fmt: skip
+
+
+def _replicas_row(replicas: ReplicaSet) -> dict[str, tuple[bytes, list[int]]]:
+    return {topic: (found.topic_id, sorted(found.partitions)) for topic, found in sorted(replicas.items())}
+
+
+def _replicas(row: Mapping[str, tuple[bytes, list[int]]]) -> ReplicaSet:
+    return {topic: TopicReplicas(topic_id, frozenset(indexes)) for topic, (topic_id, indexes) in row.items()}
 
 
 def _broker(row: _BrokerRow) -> BrokerRegistration:
     endpoints = tuple(Endpoint(*endpoint) for endpoint in row.endpoints)
     return BrokerRegistration(
-        row.broker_id, endpoints, row.rack, row.timestamp_ms, row.features, row.epoch, row.clean_epoch, row.is_emptied
-    )
+        row.broker_id, endpoints, row.rack, row.timestamp_ms, row.features, row.epoch, row.clean_epoch, row.is_emptied,
+        row.clean_since, _replicas(row.kept), _replicas(row.offline),
+    )  # fmt: skip
 
 
 def _topic_row(topic: TopicDelta) -> list[Any]:

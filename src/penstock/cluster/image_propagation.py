@@ -11,6 +11,10 @@ process must not touch this one), and deltas that do not follow its image: it th
 that was already applied is acknowledged again, because the first acknowledgement may have been lost. A new broker epoch
 ends every leadership of the previous one. Cancelling the caller does not cancel an update.
 
+A controller epoch is adopted once the tree holds it, so that no message of any sender can make brokers reject the
+real controller. If the tree cannot be read, an epoch up to `MAX_UNCONFIRMED` (1000) above the last one is adopted, and
+given up again for the tree's as soon as the two can be compared.
+
 `ImageHolder` applies an image in three steps: preparations are awaited, the image is replaced, listeners are called.
 A failure in any of them is logged and does not prevent the change.
 """
@@ -49,6 +53,9 @@ Cancel = Callable[[], None]
 WHOLE: Final = -1
 """The base of an update that needs none."""
 NO_NUMBER: Final = -1
+
+MAX_UNCONFIRMED: Final = 1000
+"""How far a controller epoch may rise while the tree cannot be read: each one is a failover."""
 
 _RETRY_MS: Final = (50, 1000)
 _REMINDER_S: Final = 1.0
@@ -392,6 +399,8 @@ def _holds(topic: TopicImage, broker_id: int) -> bool:
 # --- receiver
 
 IsDeleted = Callable[[TopicImage], bool]
+StoredEpoch = Callable[[int], Awaitable[int | None]]
+"""The controller epoch in the tree, given one that should be there; None if the tree cannot be read."""
 
 
 class ImageReceiver(ImageHolder):
@@ -400,12 +409,22 @@ class ImageReceiver(ImageHolder):
     `is_deleted` says whether a topic that is being deleted has no replica left here; it is called after each update.
     """
 
-    def __init__(self, broker_id: int, is_deleted: IsDeleted = lambda _: True) -> None:
+    def __init__(
+        self,
+        broker_id: int,
+        is_deleted: IsDeleted = lambda _: True,
+        stored_epoch: StoredEpoch | None = None,
+    ) -> None:
+        """Without `stored_epoch` every controller epoch is believed."""
         super().__init__()
         self.broker_id = broker_id
         self.broker_epoch = UNKNOWN_EPOCH
+        self.last_stored_epoch = -1
+        """The last controller epoch that was read from the tree."""
         self._is_deleted = is_deleted
+        self._stored_epoch = stored_epoch
         self._controller_epoch = -1
+        self._is_unconfirmed = False
         self._number = NO_NUMBER
         self._applying = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -443,10 +462,10 @@ class ImageReceiver(ImageHolder):
     async def _apply(self, update: ImageUpdate) -> ImageAck:
         async with self._applying:
             rejection = self._rejection(update)
+            if rejection is None and update.controller_epoch != self._controller_epoch:
+                rejection = await self._confirm(update) or self._rejection(update)
             if rejection is not None:
                 return rejection
-            if update.controller_epoch > self._controller_epoch:
-                self._controller_epoch, self._number = update.controller_epoch, NO_NUMBER
             if update.number > self._number:
                 if update.base not in (WHOLE, self._number):
                     return ImageAck(AckError.NEED_WHOLE, self._number)
@@ -463,8 +482,29 @@ class ImageReceiver(ImageHolder):
                 self.take_over(image)
             return ImageAck(AckError.OK, self._number, self._removed())
 
+    async def _confirm(self, update: ImageUpdate) -> ImageAck | None:
+        """Adopt the update's controller epoch, which is not this broker's, if the tree holds it; or why not."""
+        epoch, known = update.controller_epoch, self._controller_epoch
+        stored = epoch if self._stored_epoch is None else await self._stored_epoch(epoch)
+        if stored is not None:
+            self.last_stored_epoch = stored
+        if epoch < (known if stored is None else stored):
+            return ImageAck(AckError.STALE_CONTROLLER)
+        is_bounded = epoch - max(known, self.last_stored_epoch) <= MAX_UNCONFIRMED
+        if epoch == stored or (stored is None and is_bounded):
+            self._controller_epoch, self._number, self._is_unconfirmed = epoch, NO_NUMBER, stored is None
+            return None
+        logger.error(
+            "image rejected, its controller epoch is not the cluster's: controller=%d epoch=%d known=%d stored=%s",
+            update.controller_id,
+            epoch,
+            known,
+            "unknown" if stored is None else stored,
+        )
+        return ImageAck(AckError.FAILED)
+
     def _rejection(self, update: ImageUpdate) -> ImageAck | None:
-        if update.controller_epoch < self._controller_epoch:
+        if update.controller_epoch < self._controller_epoch and not self._is_unconfirmed:
             return ImageAck(AckError.STALE_CONTROLLER)
         if UNKNOWN_EPOCH in (self.broker_epoch, update.broker_epoch):
             return ImageAck(AckError.WRONG_BROKER_EPOCH)

@@ -17,7 +17,7 @@ fails, its load spreads over all others. A broker without a rack is a rack of it
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -43,10 +43,14 @@ class Load:
     follows: Counter[tuple[int, int]] = field(default_factory=Counter)  # (leader, follower)
 
     def add(self, replicas: Sequence[int]) -> None:
+        # A topic may have 10,000 partitions: `Counter.update` would take most of the time.
         leader = replicas[0]
         self.leaders[leader] += 1
-        self.replicas.update(replicas)
-        self.follows.update((leader, follower) for follower in replicas[1:])
+        held, follows = self.replicas, self.follows
+        for broker in replicas:
+            held[broker] += 1
+            if broker != leader:
+                follows[leader, broker] += 1
 
 
 def load_of(assignments: Iterable[Sequence[int]]) -> Load:
@@ -87,35 +91,32 @@ class _Placer:
 
     def place(self, replication_factor: int) -> tuple[int, ...]:
         topic, cluster = self._topic, self._cluster
+        leaders, replicas, follows = topic.leaders, topic.replicas, topic.follows
         leader = min(
             self._order,
-            key=lambda broker: (
-                topic.leaders[broker],
-                topic.replicas[broker],
-                cluster.leaders[broker],
-                cluster.replicas[broker],
-            ),
+            key=lambda broker: (leaders[broker], replicas[broker], cluster.leaders[broker], cluster.replicas[broker]),
         )
         chosen = [leader]
-        in_rack = Counter((self._rack[leader],))
+        rack = self._rack
+        in_rack: defaultdict[int | str, int] = defaultdict(int, {rack[leader]: 1})
         while len(chosen) < replication_factor:
             follower = min(
                 (broker for broker in self._order if broker not in chosen),
                 key=lambda broker: (
-                    in_rack[self._rack[broker]],
-                    topic.replicas[broker],
+                    in_rack[rack[broker]],
+                    replicas[broker],
                     # A broker that is about to lead gets a replica anyway.
-                    -topic.leaders[broker],
-                    topic.follows[leader, broker],
+                    -leaders[broker],
+                    follows[leader, broker],
                     cluster.replicas[broker],
                 ),
             )
             chosen.append(follower)
-            in_rack[self._rack[follower]] += 1
-        replicas = tuple(chosen)
-        topic.add(replicas)
-        cluster.add(replicas)
-        return replicas
+            in_rack[rack[follower]] += 1
+        placed = tuple(chosen)
+        topic.add(placed)
+        cluster.add(placed)
+        return placed
 
 
 # --- rebalance
@@ -133,7 +134,7 @@ def plan_rebalance(
     racks: Mapping[int, str | None],
     replication_factor: int | None = None,
 ) -> Plan:
-    """For these partitions, on the brokers of `racks` (broker to rack) and no others.
+    """Plan a rebalance of these partitions, on the brokers of `racks` (broker to rack) and no others.
 
     ValueError if there are fewer brokers than replicas of a partition.
     """

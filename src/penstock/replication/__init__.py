@@ -1,1 +1,1 @@
-"""The partitions of a broker: who leads them, what is replicated, who waits for more."""
+"""The partitions of a broker: their leaders, what is replicated, and the fetches that wait for new records."""

@@ -1,4 +1,4 @@
-"""The state of a followed partition, and applying a fetch response to its log.
+"""The state of a followed partition, and what a fetch response does to its log. Pure, but for the log that it is given.
 
 A follower's log is a prefix of its leader's as far as leader epochs tell; where it is not, it is truncated before
 anything is appended and before the high watermark moves. It is truncated by epochs, never by a high watermark: the
@@ -15,20 +15,18 @@ is truncated at the damage once its leader has answered for the first time, if t
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from penstock.log.errors import InvalidBatch, NonMonotonicOffsets
-from penstock.log.partition_log import PartitionLog
 from penstock.records import Buffer, scan
 from penstock.wire.fetch_session import NO_EPOCH, FetchOutcome, PartitionFetch, enlarged, outcome_of, records_in
 from penstock.wire.protocol import ErrorCode, error_code
 from penstock.wire.schemas.fetch import PartitionData
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from penstock.log.partition_log import PartitionLog
 
 SessionKey: TypeAlias = tuple[bytes, int]
 """Topic id and partition."""
@@ -196,7 +194,7 @@ class PartitionFetchState:
 
     __slots__ = (
         "epoch", "failures", "is_over", "lag", "leader", "max_bytes", "partition", "pause", "requested",
-        "requested_log_start", "requested_serial", "session_key", "timer", "token",
+        "requested_log_start", "requested_serial", "session_key", "token",
     )  # fmt: skip
 
     def __init__(self, partition: FollowedPartition, max_bytes: int) -> None:
@@ -213,7 +211,6 @@ class PartitionFetchState:
         self.requested_log_start = 0
         self.requested_serial = _NEVER_REQUESTED  # number of that request; responses to earlier ones are ignored
         self.token = 0  # changes when a wait is cancelled
-        self.timer: asyncio.TimerHandle | None = None
 
     def __str__(self) -> str:
         return f"{self.partition.topic}-{self.partition.index}"
@@ -263,12 +260,6 @@ class PartitionFetchState:
             self.max_bytes = larger
         return larger is not None
 
-    def stop_waiting(self) -> None:
-        self.token += 1
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
-
 
 # --------------------------------------------------------------------------------------------------- responses
 
@@ -283,11 +274,30 @@ class Effect(Enum):
     AWAIT_METADATA = "await metadata"  # fetch again when the cluster's metadata changes
 
 
+class Cut(Enum):
+    """Why a log was truncated: the event to log."""
+
+    DAMAGE = "truncated at damage, copying from the leader"
+    DIVERGED = "truncated, the leader's log differs"
+    OUT_OF_RANGE = "starting over at the leader's log start"
+
+
+class Truncation(NamedTuple):
+    """What a truncation did to the log: from its old end to the new one, or to a new start."""
+
+    why: Cut
+    offset: int
+    end: int
+    high_watermark: int
+    detail: str = ""
+
+
 class Applied(NamedTuple):
     effect: Effect
     reason: str = ""
     is_final: bool = False
     """Fetching again in this epoch cannot help."""
+    truncation: Truncation | None = None
 
 
 def apply_fetch_response(state: PartitionFetchState, data: PartitionData) -> Applied:
@@ -295,12 +305,10 @@ def apply_fetch_response(state: PartitionFetchState, data: PartitionData) -> App
     log = state.partition.log
     damage = log.damage
     if damage is not None and damage.is_reported and data.error_code in _LEADER_KNOWS_EPOCH:
-        logger.warning(
-            "truncated at damage, copying from the leader: partition=%s leader=%d damage=%s",
-            state, state.leader, damage.error(),
-        )  # fmt: skip
-        state.partition.truncate_to(log.log_end_offset)
-        return Applied(Effect.MOVED)
+        end = log.log_end_offset
+        state.partition.truncate_to(end)
+        found = Truncation(Cut.DAMAGE, end, end, log.high_watermark, str(damage.error()))
+        return Applied(Effect.MOVED, truncation=found)
     records = records_in(data)
     is_here = log.log_end_offset == state.requested.offset
     last_epoch, found_epoch = state.requested.last_epoch, data.diverging_epoch.epoch
@@ -363,15 +371,9 @@ def _truncated(state: PartitionFetchState, step: Truncate | TruncateFully) -> Ap
     if isinstance(step, Truncate):
         if step.offset >= end:
             return Applied(Effect.WAIT, f"the leader asks to truncate at {step.offset}, the log ends at {end}")
-        logger.info(
-            "truncated, the leader's log differs: partition=%s offset=%d end=%d high_watermark=%d leader=%d epoch=%d",
-            state, step.offset, end, log.high_watermark, state.leader, state.epoch,
-        )  # fmt: skip
+        found = Truncation(Cut.DIVERGED, step.offset, end, log.high_watermark)
         partition.truncate_to(step.offset)
     else:
-        logger.warning(
-            "starting over at the leader's log start: partition=%s end=%d leader=%d log_start=%d",
-            state, end, state.leader, step.offset,
-        )  # fmt: skip
+        found = Truncation(Cut.OUT_OF_RANGE, step.offset, end, log.high_watermark)
         partition.truncate_fully_and_start_at(step.offset)
-    return Applied(Effect.MOVED)
+    return Applied(Effect.MOVED, truncation=found)

@@ -36,11 +36,13 @@ from penstock.log.errors import LogError, LogFailed
 from penstock.log.group_commit import GroupCommit
 from penstock.records import RecordError
 from penstock.replication.fetch_state import (
+    Cut,
     Effect,
     FollowedPartition,
     PartitionFetchState,
     Pause,
     SessionKey,
+    Truncation,
     apply_fetch_response,
 )
 from penstock.runtime.backoff import backoff_ms
@@ -153,6 +155,7 @@ class ReplicaFetcher:
         self._session_errors = 0  # in a row
         self._has_sessions = True  # the leader keeps sessions, as far as is known
         self._syncing: dict[PartitionFetchState, float] = {}  # when each sync began, the youngest last
+        self._timers: dict[PartitionFetchState, asyncio.TimerHandle] = {}
         self._link: Link | None = None
         self._sent: list[_Sent] = []
         self._serial = 0
@@ -202,6 +205,11 @@ class ReplicaFetcher:
         state.is_over = True
         if self._states.get(state.session_key) is state:
             del self._states[state.session_key]
+
+    def reconnect(self) -> None:
+        """The leader has registered again: its previous process may have lost power, and will not answer."""
+        if self._sent:
+            self._lost(LinkLost("the leader has registered again"))
 
     def stop(self) -> list[asyncio.Future[Message]]:
         """Stop following; returns the tasks that are about to end."""
@@ -256,15 +264,17 @@ class ReplicaFetcher:
 
     def _hold(self, state: PartitionFetchState, why: Pause, delay_ms: float | None = None) -> None:
         """Do not fetch it for `delay_ms`, or until it is prepared again."""
-        state.stop_waiting()
+        state.token += 1
+        if (timer := self._timers.pop(state, None)) is not None:
+            timer.cancel()
         state.pause = why
         self._syncing.pop(state, None)
         self._session.forget(state.session_key)
         if delay_ms is not None:
-            state.timer = self._environment.loop.call_later(max(1.0, delay_ms) / 1000.0, self._again, state)
+            self._timers[state] = self._environment.loop.call_later(max(1.0, delay_ms) / 1000.0, self._again, state)
 
     def _again(self, state: PartitionFetchState) -> None:
-        state.timer = None
+        del self._timers[state]
         self._prepare(state)
         self._turn_soon()
 
@@ -476,6 +486,8 @@ class ReplicaFetcher:
         except (LogError, RecordError) as error:
             self._failed(state, error)
             return
+        if taken.truncation is not None:
+            self._report(state, taken.truncation)
         match taken.effect:
             case Effect.MOVED:
                 state.failures = 0
@@ -491,6 +503,14 @@ class ReplicaFetcher:
             case Effect.AWAIT_METADATA:
                 # The leader may be behind: then no metadata change comes here, and only a retry helps.
                 self._back_off(state, Pause.METADATA, taken.reason, level=logging.INFO)
+
+    def _report(self, state: PartitionFetchState, cut: Truncation) -> None:
+        logger.log(
+            logging.INFO if cut.why is Cut.DIVERGED else logging.WARNING,
+            "%s: partition=%s offset=%d end=%d high_watermark=%d leader=%d epoch=%d%s",
+            cut.why.value, state, cut.offset, cut.end, cut.high_watermark, self.leader, state.epoch,
+            f" damage={cut.detail}" if cut.detail else "",
+        )  # fmt: skip
 
 
 class ReplicaFetcherManager:
@@ -544,6 +564,13 @@ class ReplicaFetcherManager:
         for key in keys:
             self._leave(key)
         self._sweep()
+
+    def reconnect(self, leaders: Iterable[int]) -> None:
+        """Ask these leaders over new connections, as far as an answer is awaited."""
+        for leader in leaders:
+            fetcher = self._fetchers.get(leader)
+            if fetcher is not None:
+                fetcher.reconnect()
 
     async def close(self) -> None:
         """Stop all fetchers; when this returns, nothing is requested or appended any more."""

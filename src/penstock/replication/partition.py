@@ -14,7 +14,7 @@ when this leader can no longer know.
 
 `RejectedSequences` keeps a retry from being stored twice. A log accepts any first sequence of a producer it does not
 know. If a first batch is rejected for too few in-sync replicas and the second, already sent, is accepted, the first
-would be out of order for good, both would be sent again under new numbers, and one would be stored twice. So rejected
+would stay out of order, both would be sent again under new numbers, and one would be stored twice. So rejected
 sequences are remembered for 60 s: what follows them is out of order until they come again.
 """
 
@@ -31,9 +31,10 @@ from penstock.cluster.tree.layout import NO_LEADER
 from penstock.log.errors import LogError, OutOfOrderSequence, RecordsTruncated
 from penstock.log.group_commit import GroupCommit
 from penstock.log.partition_log import Appended, PartitionLog
-from penstock.log.producer_state import ProducerStates
+from penstock.log.producer_state import EPOCH_PER_TRANSACTION, ProducerStates
 from penstock.log.validation import Validated
 from penstock.records import Buffer, scan
+from penstock.records.batch import EndMarker, encode_marker
 from penstock.replication.errors import CommitTimedOut, NotEnoughReplicas, NotEnoughReplicasAfterAppend, NotLeaderError
 from penstock.replication.fetch_state import EpochEnd, Position, divergence
 from penstock.replication.isr import UNKNOWN_START, Leadership
@@ -50,6 +51,7 @@ NEVER_MS: Final = inf
 _MAX_SIZES: Final = 1024
 _REMEMBERED_MS: Final = 60_000
 _MAX_PRODUCERS: Final = 1_000
+MARKER_TIMEOUT_MS: Final = 10_000
 
 
 # --- the partition
@@ -69,8 +71,8 @@ class Partition:
     """One partition on this broker."""
 
     __slots__ = (
-        "_clock", "_commits", "_limit", "_rejected", "_start_waiters", "_sync_error", "_truncation", "_waiters",
-        "_watchers",
+        "_clock", "_commits", "_limit", "_rejected", "_start_waiters", "_sync_error", "_truncation", "_verifications",
+        "_waiters", "_watchers",
         "index", "is_alone", "leader", "leader_epoch", "leadership", "log", "min_insync_replicas", "state_version",
         "topic", "topic_id",
     )  # fmt: skip
@@ -105,6 +107,7 @@ class Partition:
         self.is_alone = False  # it leads and has no other replica: the high watermark is where its own log is durable
         self._sync_error: LogError | None = None  # of the last sync
         self._rejected: RejectedSequences | None = None  # rarely needed
+        self._verifications: dict[int, Verification] = {}  # by producer id
         self._waiters = CommitWaiters()
         self._start_waiters: CommitWaiters | None = None  # rarely needed
         self._watchers = Watchers()
@@ -210,10 +213,12 @@ class Partition:
         self.leader_epoch = image.leader_epoch
         self.state_version = image.state_version
         self._rejected = None
+        self._verifications.clear()
 
     def _lose_role(self) -> None:
         self.leadership = None
         self.is_alone = False
+        self._verifications.clear()
         self._watchers.forget_sizes()
         for waiters in (self._waiters, self._start_waiters):
             if waiters:
@@ -289,6 +294,52 @@ class Partition:
         if done is not None:
             self._acknowledge(end, is_waited_for, timeout_ms, done)
         return appended
+
+    def append_marker(
+        self, marker: EndMarker, producer_id: int, epoch: int, version: int, now_ms: int, done: Done
+    ) -> None:
+        """Append the end of a producer's transaction, and call `done` when it is committed.
+
+        Verifications of the producer are over: they were for the transaction that ends. Raises as `append` does.
+        """
+        batch = encode_marker(marker, timestamp_ms=now_ms, producer_id=producer_id, producer_epoch=epoch)
+        for header in scan(batch).headers:
+            self.log.producers.check_marker(header, marker, version)
+        self.append(batch, now_ms, done=done, timeout_ms=MARKER_TIMEOUT_MS, from_client=False)
+        verification = self._verifications.get(producer_id)
+        # In transaction version 2 the next transaction has the epoch of this marker, and may be on its way already.
+        if verification is not None and (version < EPOCH_PER_TRANSACTION or verification.epoch < epoch):
+            del self._verifications[producer_id]
+
+    def begin_verification(self, producer_id: int, epoch: int) -> Verification | None:
+        """Before a transactional write: None if the producer's transaction is open here.
+
+        Otherwise the coordinator is asked, and the write needs the verification that is returned (KIP-890). A marker
+        that is written meanwhile ends the verification: the write would open a transaction that never ends.
+        """
+        if self._has_open_transaction(producer_id, epoch):
+            return None
+        verification = self._verifications.get(producer_id)
+        if verification is None or verification.epoch != epoch:
+            verification = self._verifications[producer_id] = Verification(epoch)
+        verification.users += 1
+        return verification
+
+    def end_verification(self, producer_id: int, verification: Verification) -> None:
+        """The write was made or rejected."""
+        verification.users -= 1
+        if not verification.users and self._verifications.get(producer_id) is verification:
+            del self._verifications[producer_id]
+
+    def is_verified(self, producer_id: int, epoch: int, verification: Verification | None) -> bool:
+        """Whether a transactional write is part of an open transaction, or may open it."""
+        if verification is not None and self._verifications.get(producer_id) is verification:
+            return True
+        return self._has_open_transaction(producer_id, epoch)
+
+    def _has_open_transaction(self, producer_id: int, epoch: int) -> bool:
+        entry = self.log.producers.get(producer_id)
+        return entry is not None and entry.in_transaction and entry.epoch == epoch
 
     def _acknowledge(self, end: int, is_waited_for: bool, timeout_ms: float, done: Done) -> None:
         log = self.log
@@ -613,7 +664,7 @@ class Watchers:
         sizes.append((end_offset, size))
 
     def forget_sizes(self) -> None:
-        """What was noted may not be in the log any more."""
+        """Forget the noted sizes: their bytes may not be in the log any longer."""
         self._sizes.clear()
 
     def wake_followers(self, partition: Partition, size: int) -> None:
@@ -631,7 +682,7 @@ class Watchers:
         self.offsets_moved(partition)
 
     def offsets_moved(self, partition: Partition) -> None:
-        """Followers are told of the new high watermark or log start."""
+        """Report the new high watermark or log start to the followers."""
         for follower in tuple(self._at_end):
             follower.moved(partition)
 
@@ -654,6 +705,16 @@ class _RejectedSequence(NamedTuple):
     epoch: int
     sequence: int
     until_ms: int
+
+
+class Verification:
+    """A producer's transaction that is not open in this partition yet, while its coordinator is asked."""
+
+    __slots__ = ("epoch", "users")
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.users = 0
 
 
 class RejectedSequences:

@@ -24,6 +24,7 @@ from typing import Final, NamedTuple, Protocol
 
 from penstock.cluster.controller.election import IsrAnswer, IsrRequest
 from penstock.cluster.image import ClusterImage, PartitionImage, TopicImage, diff
+from penstock.cluster.tree.layout import BrokerRegistration, ReplicaSet, TopicReplicas
 from penstock.log.errors import DiskFull, LogError, TooManyOpenFiles
 from penstock.log.group_commit import GroupCommit
 from penstock.log.log_dirs.log_directory import NewLog
@@ -111,6 +112,7 @@ class ReplicaManager:
         self._clock = clock
         self._call_later = call_later
         self._partitions: dict[str, dict[int, Partition]] = {}
+        self._with_failed_folders: Mapping[int, BrokerRegistration] = {}
         self._not_created: dict[tuple[str, int], _NotCreated] = {}
         self._timed: dict[Partition, None] = {}  # with waiters that have a deadline
         self._timer: Timer | None = None
@@ -124,6 +126,37 @@ class ReplicaManager:
 
     def led(self) -> Iterator[Partition]:
         return (partition for partition in self if partition.leadership is not None)
+
+    def online(self, partition: Partition) -> Mapping[int, int]:
+        """The epochs of the live brokers, by id, without those that have this partition in a failed data folder."""
+        if not self._with_failed_folders:
+            return self.brokers
+        failed = [
+            broker_id
+            for broker_id, broker in self._with_failed_folders.items()
+            if broker.is_offline(partition.topic, partition.topic_id, partition.index)
+        ]
+        return {broker_id: epoch for broker_id, epoch in self.brokers.items() if broker_id not in failed}
+
+    def offline_replicas(self, image: ClusterImage) -> ReplicaSet:
+        """The replicas of this broker that are in failed data folders, or may be."""
+        found: dict[str, TopicReplicas] = {}
+        if not self.logs.offline:
+            return found
+        for topic in image.topics.values():
+            indexes = frozenset(
+                index
+                for index, state in enumerate(topic.partitions)
+                if self._me in state.replicas and self.logs.is_offline(topic.name, index)
+            )
+            if indexes and topic.name not in image.deleting:
+                found[topic.name] = TopicReplicas(topic.topic_id, indexes)
+        return found
+
+    def folder_failed(self) -> None:
+        """Stop following partitions whose data folder has failed. Those that are led wait for another leader."""
+        if self.fetchers is not None and not self.fetchers.is_closed:
+            self.fetchers.unfollow([(each.topic, each.index) for each in self if each.log.failure is not None])
 
     def is_deleted(self, topic: TopicImage) -> bool:
         """Whether no log of the topic is left here."""
@@ -154,7 +187,7 @@ class ReplicaManager:
         """Create the logs of partitions that this broker holds from the image `new` on, beside the event loop."""
         change = diff(old, new)
         topics = [*change.topics_added.values(), *(after for _, after in change.topics_changed.values())]
-        await self._create_logs(new, topics, is_new=bool(old.cluster_id))
+        await self._create_logs(new, topics, is_new=bool(old.cluster_id), before=old)
 
     async def start(self, image: ClusterImage) -> None:
         """Apply the first image topic by topic, so that other work runs in between."""
@@ -225,13 +258,25 @@ class ReplicaManager:
         self.on_leadership_change(changes)
 
     def _know_brokers(self, image: ClusterImage) -> None:
+        before = self.brokers
         self.brokers = {broker.broker_id: broker.epoch for broker in image.brokers.values()}
+        if self.fetchers is not None:
+            self.fetchers.reconnect(each for each, epoch in self.brokers.items() if before.get(each, epoch) != epoch)
+        self._with_failed_folders = {each: broker for each, broker in image.brokers.items() if broker.offline}
         now_ms = self._clock.monotonic_ms()
         for partition in self:
-            partition.brokers_changed(self.brokers, now_ms)
+            partition.brokers_changed(self.online(partition), now_ms)
 
-    async def _create_logs(self, image: ClusterImage, topics: Iterable[TopicImage], *, is_new: bool) -> None:
+    def _was_here(self, before: TopicImage | None, index: int) -> bool:
+        """Whether this broker was a replica already: its log may be in a failed data folder."""
+        known = None if before is None else before.partition(index)
+        return known is not None and self._me in known.replicas
+
+    async def _create_logs(
+        self, image: ClusterImage, topics: Iterable[TopicImage], *, is_new: bool, before: ClusterImage | None = None
+    ) -> None:
         wanted: list[NewLog] = []
+        has_offline = bool(self.logs.offline)
         for topic in topics:
             if topic.name in image.deleting:
                 continue
@@ -241,6 +286,8 @@ class ReplicaManager:
                 for index, partition in enumerate(topic.partitions)
                 if self._me in partition.replicas and index not in held and not self.logs.holds(topic.name, index)
             ]
+            if missing and has_offline and before is not None:
+                missing = [index for index in missing if not self._was_here(before.topics.get(topic.name), index)]
             if missing:
                 settings = self._settings_in(image, topic.name).log
                 wanted += [NewLog((topic.name, index), topic.topic_id, settings) for index in missing]
@@ -264,7 +311,8 @@ class ReplicaManager:
             partition = self.get(topic.name, index)
             if partition is None:
                 settings = settings or self._settings_in(changes.image, topic.name)
-                partition = self._open(topic, index, settings, is_new=is_new)
+                is_unseen = is_new and not self._was_here(before, index)
+                partition = self._open(topic, index, settings, is_new=is_unseen)
             if partition is not None:
                 self._give_role(partition, state, changes)
 
@@ -293,10 +341,15 @@ class ReplicaManager:
         return partition
 
     def _give_role(self, partition: Partition, state: PartitionImage, changes: LeadershipChanges) -> None:
-        if state.leader != self._me:
+        if self.fetchers is not None and partition.log.failure is not None:
+            # In a cluster the controller gives the leadership to another replica: until a restart this one has no role.
+            if partition.is_leader:
+                partition.resign()
+                changes.followers.append(partition)
+        elif state.leader != self._me:
             if partition.follow(state):
                 changes.followers.append(partition)
-        elif partition.lead(state, self._me, self.brokers, self._clock.monotonic_ms()):
+        elif partition.lead(state, self._me, self.online(partition), self._clock.monotonic_ms()):
             changes.leaders.append(partition)
 
     def _drop_moved(self, topic: str, index: int, changes: LeadershipChanges) -> None:
@@ -361,7 +414,7 @@ class ReplicaManager:
 
         NotLeaderError, CommitTimedOut.
         """
-        partition.when_deleted(offset, self._clock.monotonic_ms() + timeout_ms, self.brokers, done)
+        partition.when_deleted(offset, self._clock.monotonic_ms() + timeout_ms, self.online(partition), done)
         self._limit(partition)
 
     def _limit(self, partition: Partition) -> None:
@@ -392,16 +445,18 @@ class AlterPartitionManager:
         replicas: ReplicaManager,
         me: int,
         my_epoch: Callable[[], int],
-        brokers: Callable[[], Mapping[int, int]],
+        online: Callable[[Partition], Mapping[int, int]],
         ask: AskController,
         lag_max_ms: Callable[[], float],
         now_ms: Callable[[], float],
     ) -> None:
-        """`lag_max_ms` is a setting that may change; `now_ms` is monotonic."""
+        """`online` are the live brokers' epochs for a partition; `lag_max_ms` is a setting that may change; `now_ms` is
+        monotonic.
+        """
         self._replicas = replicas
         self._me = me
         self._my_epoch = my_epoch
-        self._brokers = brokers
+        self._online = online
         self._ask = ask
         self._lag_max_ms = lag_max_ms
         self._now_ms = now_ms
@@ -436,7 +491,7 @@ class AlterPartitionManager:
 
     def _due(self) -> list[tuple[Partition, Proposal]]:
         """Partitions with replicas out of sync are checked each time, the others twice per replica.lag.time.max.ms."""
-        now_ms, lag_max_ms, brokers = self._now_ms(), self._lag_max_ms(), self._brokers()
+        now_ms, lag_max_ms = self._now_ms(), self._lag_max_ms()
         look_at_all = now_ms - self._looked_at_all_ms >= lag_max_ms / 2
         if look_at_all:
             self._looked_at_all_ms = now_ms
@@ -445,7 +500,9 @@ class AlterPartitionManager:
             leadership = partition.leadership
             if leadership is None or leadership.is_alone or (leadership.is_complete and not look_at_all):
                 continue
-            proposal = leadership.propose(partition.log.log_end_offset, brokers, lag_max_ms, now_ms)
+            if partition.log.failure is not None:
+                continue  # no follower can fetch from here: the ISR must not shrink to the one replica that has failed
+            proposal = leadership.propose(partition.log.log_end_offset, self._online(partition), lag_max_ms, now_ms)
             if proposal is not None:
                 due.append((partition, proposal))
         return due

@@ -18,19 +18,21 @@ from penstock.cluster.tree.layout import encode_config
 from penstock.cluster.tree.tree import Create, Operation, Set
 
 MIN_INSYNC: Final = "min.insync.replicas"
+MAX_SETTINGS: Final = 1_000
+"""Of one resource, and changed by one request: more than ten times what a broker knows."""
 
 _NONE: Final[Settings] = {}
 
 
 class ResourceKind(IntEnum):
-    """What has settings. The values are those of the protocol."""
+    """A kind of resource that has settings. The values are those of the protocol."""
 
     TOPIC = 2
     BROKER = 4
 
 
 class EditKind(IntEnum):
-    """What is done to a setting; the last two are for lists. The values are those of the protocol."""
+    """A kind of change to a setting; the last two are for lists. The values are those of the protocol."""
 
     SET = 0
     DELETE = 1
@@ -58,6 +60,14 @@ def edit_config(
     image: ClusterImage, kind: ResourceKind, name: str, edits: Sequence[ConfigEdit], rules: ConfigRules
 ) -> Decision:
     """Change some settings and leave the others. A broker's name is its id, "" for all brokers. ApiException."""
+    return _stored(image, kind, name, edited_settings(image, kind, name, edits, rules))
+
+
+def edited_settings(
+    image: ClusterImage, kind: ResourceKind, name: str, edits: Sequence[ConfigEdit], rules: ConfigRules
+) -> Settings:
+    """The settings of a resource after these edits. ApiException."""
+    check_number(kind, len(edits))
     if len({edit.name for edit in edits}) < len(edits):
         raise InvalidRequest("the request changes a setting twice")
     settings = dict(_current(image, kind, name))
@@ -67,17 +77,31 @@ def edit_config(
             settings.pop(edit.name, None)
         else:
             settings[edit.name] = value
-    return _stored(image, kind, name, settings)
+    return _checked(image, kind, name, settings)
 
 
 def replace_config(
     image: ClusterImage, kind: ResourceKind, name: str, wanted: Mapping[str, str | None], rules: ConfigRules
 ) -> Decision:
     """Set these and unset all others. ApiException."""
+    return _stored(image, kind, name, replaced_settings(image, kind, name, wanted, rules))
+
+
+def replaced_settings(
+    image: ClusterImage, kind: ResourceKind, name: str, wanted: Mapping[str, str | None], rules: ConfigRules
+) -> Settings:
+    """The settings of a resource that is to have these and no others. ApiException."""
+    check_number(kind, len(wanted))
     _current(image, kind, name)
     settings = {setting: _present(setting, value) for setting, value in wanted.items()}
     check_settings(kind, settings, rules)
-    return _stored(image, kind, name, settings)
+    return _checked(image, kind, name, settings)
+
+
+def check_number(kind: ResourceKind, count: int, before: int = 0) -> None:
+    """Reject more settings than a resource may have: brokers take names that they do not know. ApiException."""
+    if count > max(MAX_SETTINGS, before):
+        raise bad_setting(kind, f"{count} settings of one resource are too many; the limit is {MAX_SETTINGS}")
 
 
 def check_settings(kind: ResourceKind, settings: Settings, rules: ConfigRules) -> None:
@@ -102,7 +126,7 @@ def check_insync(settings: Settings, replicas: int, before: Settings = _NONE) ->
 
 
 def bad_setting(kind: ResourceKind, reason: str) -> ApiException:
-    """What Kafka answers: INVALID_CONFIG for a topic's setting, INVALID_REQUEST for a broker's."""
+    """The error that Kafka returns: INVALID_CONFIG for a topic's setting, INVALID_REQUEST for a broker's."""
     return InvalidConfig(reason) if kind is ResourceKind.TOPIC else InvalidRequest(reason)
 
 
@@ -152,9 +176,16 @@ def _broker_node(name: str) -> str:
     return str(int(name)) if name else layout.DEFAULT_BROKER
 
 
+def _checked(image: ClusterImage, kind: ResourceKind, name: str, settings: Settings) -> Settings:
+    before = _current(image, kind, name)
+    check_number(kind, len(settings), len(before))
+    if kind is ResourceKind.TOPIC:
+        check_insync(settings, image.topics[name].replication_factor, before)
+    return settings
+
+
 def _stored(image: ClusterImage, kind: ResourceKind, name: str, settings: Settings) -> Decision:
     if kind is ResourceKind.TOPIC:
-        check_insync(settings, image.topics[name].replication_factor, image.topic_config(name))
         path, known = layout.topic_config_path(name), name in image.topic_configs
         after = image.with_topic_config(name, settings)
     else:

@@ -15,12 +15,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
 
-from penstock.cluster.controller import election, failover
+from penstock.cluster.controller import acls, election, entity_configs, failover
+from penstock.cluster.controller.acls import AclDeletion
 from penstock.cluster.controller.configs import ConfigEdit, ConfigRules, ResourceKind, edit_config, replace_config
 from penstock.cluster.controller.election import (
+    RULE_SETTINGS,
     Changes,
     ElectionKind,
     IsrAnswer,
@@ -29,7 +42,8 @@ from penstock.cluster.controller.election import (
     partition_rules,
     with_elections,
 )
-from penstock.cluster.controller.failover import ADMIN_REQUESTS, ControllerTasks
+from penstock.cluster.controller.entity_configs import EntityChange
+from penstock.cluster.controller.failover import ControllerTasks
 from penstock.cluster.controller.reassignment import MoveProgress, WantedReplicas, alter_reassignments, progress
 from penstock.cluster.controller.store import ControllerClaim, ControllerStore, prepare_nothing
 from penstock.cluster.controller.topics import (
@@ -42,6 +56,7 @@ from penstock.cluster.controller.topics import (
     mark_deleted,
 )
 from penstock.cluster.controller.transaction import GROUPED_OPERATIONS, Decision, TopicPartition, TransactionSize
+from penstock.cluster.controller.tree_requests import TreeRequests
 from penstock.cluster.errors import (
     ApiException,
     BadVersion,
@@ -63,13 +78,18 @@ from penstock.cluster.tree.layout import NO_LEADER
 from penstock.cluster.tree.tree import Operation, SessionEvent, Tree, find
 from penstock.runtime.backoff import backoff_ms
 from penstock.runtime.randomness import Random
+from penstock.security.acls import AclBinding, AclFilter
 from penstock.wire.protocol import ErrorCode
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
+Outcome = TypeVar("Outcome")
 
 IMBALANCE_PERCENT: Final = 10
 _RETRY_MS: Final = (50, 1000)
+_COMPARED_AT_ONCE: Final = 5_000
+_ELECTED_AT_ONCE: Final = 500
+"""Partitions of one decision that an administrator asks for."""
 _TRANSIENT: Final = (ConnectionLost, BadVersion, NodeExists, NoNode)
 
 
@@ -119,7 +139,8 @@ Outcomes = dict[TopicPartition, ApiException | None]
 """The error of each partition, None where the change was made."""
 
 
-def topic_outcome(name: str, result: Result) -> TopicOutcome:
+def topic_outcome(item: NewTopic | NewPartitions, result: Result) -> TopicOutcome:
+    name = item.topic if isinstance(item, NewPartitions) else item.name
     if isinstance(result, ApiException):
         return TopicOutcome(name, error=result)
     return TopicOutcome(name, result.after.topics[name])
@@ -136,8 +157,25 @@ def config_outcome(change: ConfigChange, result: Result) -> ConfigOutcome:
     return ConfigOutcome(change.kind, change.name, result if isinstance(result, ApiException) else None)
 
 
-def repeated(keys: Sequence[Hashable]) -> frozenset[Hashable]:
-    return frozenset(key for key, count in Counter(keys).items() if count > 1)
+async def in_slices(items: Iterable[T], size: int = GROUPED_OPERATIONS) -> AsyncIterator[list[T]]:
+    """The items, in groups. Other requests are served in between."""
+    rest = iter(items)
+    while some := list(islice(rest, size)):
+        yield some
+        if len(some) < size:
+            return
+        await asyncio.sleep(0)
+
+
+async def repeated(keys: Iterable[Hashable]) -> frozenset[Hashable]:
+    known: set[Hashable] = set()
+    twice: set[Hashable] = set()
+    async for some in in_slices(keys, _COMPARED_AT_ONCE):
+        twice |= known.intersection(some)
+        known.update(some)
+        if len(set(some)) < len(some):
+            twice.update(key for key, count in Counter(some).items() if count > 1)
+    return frozenset(twice)
 
 
 def reject_repeated(key: Hashable, twice: frozenset[Hashable]) -> None:
@@ -156,13 +194,13 @@ class _Group(NamedTuple):
 
 
 def _decide_group(
-    items: Sequence[T], decide: Callable[[ClusterImage, T], Decision], before: ClusterImage, on_draft: bool
+    items: Sequence[T], decide: Callable[[ClusterImage, T], Decision], before: ClusterImage
 ) -> tuple[Decision, list[ApiException | None]]:
     """One decision for the first items, and the error of each, None for those in the decision.
 
     It fits into one transaction, unless it is for one item.
     """
-    image: ClusterImage = ImageDraft(before) if on_draft else before
+    image: ClusterImage = ImageDraft(before)
     errors: list[ApiException | None] = []
     operations: list[Operation] = []
     unclean: list[TopicPartition] = []
@@ -171,10 +209,11 @@ def _decide_group(
         try:
             decision = decide(image, item)
         except ApiException as error:
-            errors.append(error)
+            # With their frames, errors of very many items would take the garbage collector long.
+            errors.append(error.with_traceback(None))
         else:
             if operations and TransactionSize().plus(decision).is_large:
-                return _decide_group(items[: len(errors)], decide, before, on_draft)
+                return _decide_group(items[: len(errors)], decide, before)
             image = decision.image
             operations += decision.operations
             size = size.plus(decision)
@@ -188,7 +227,7 @@ def _decide_group(
 
 
 async def _published_at_once() -> None:
-    """For a cluster of one broker, which has the image when the change is stored."""
+    """Returns at once: a cluster of one broker has the image when the change is stored."""
 
 
 class ControllerCore:
@@ -199,19 +238,28 @@ class ControllerCore:
         tree: Tree,
         claim: ControllerClaim,
         broker_id: int,
+        random: Random,
         on_image: Listener,
         prepare: Preparation,
         on_lost: Callable[[], None],
         until_published: Callable[[], Awaitable[None]],
         *,
         deletes_at_once: bool,
+        deletes_topics: bool,
     ) -> None:
         self._tree = tree
         self._claim = claim
         self._on_lost = on_lost
         self._until_published = until_published
         self._store = ControllerStore(tree, claim, broker_id, on_image, prepare, self._claim_lost)
-        self._tasks = ControllerTasks(self._store, deletes_at_once=deletes_at_once)
+        requests = TreeRequests(
+            self._store,
+            random.uuid_bytes,
+            self._start_tasks,
+            follows_topics=not deletes_at_once,
+            deletes_topics=deletes_topics,
+        )
+        self._tasks = ControllerTasks(self._store, requests, deletes_at_once=deletes_at_once)
         self._changing = asyncio.Lock()
         self._running: set[asyncio.Task[Any]] = set()
         self._tasks_runner: asyncio.Task[None] | None = None
@@ -241,7 +289,9 @@ class ControllerCore:
         watch = self._tree.watch
         self._cancels += (
             watch(layout.BROKER_IDS, lambda _: self._due(self._tasks.brokers_changed)),
-            *(watch(path, lambda _: self._due(self._tasks.admin_requests_changed)) for path in ADMIN_REQUESTS),
+            watch(layout.LOG_DIR_EVENTS, lambda _: self._due(self._tasks.log_dirs_changed)),
+            *self._tasks.requests.watch(self._tree),
+            *(watch(path, lambda _: self._due(self._tasks.acls_changed)) for path in layout.ACL_CHANGES),
             watch(layout.CONTROLLER, lambda _: self._controller_changed()),
             self._tree.watch_session(self._session_event),
         )
@@ -257,7 +307,7 @@ class ControllerCore:
         return self._store.image
 
     async def resign(self, *, give_up: bool = False) -> None:
-        """Accept no more changes, and return when those under way are done. With `give_up` the claim is deleted."""
+        """Accept no further changes, and return when those under way are done. With `give_up` the claim is deleted."""
         had_claim = self._store.lost is None
         if had_claim:
             self._store.lost = NotController("this broker has resigned as controller")
@@ -281,37 +331,39 @@ class ControllerCore:
         self,
         items: Sequence[T],
         decide: Callable[[ClusterImage, T], Decision],
-        validate_only: bool = False,
+        outcome: Callable[[T, Result], Outcome],
         *,
-        on_draft: bool = False,
-    ) -> list[Result]:
-        """Decide one after another and store in groups; membership changes are handled before each group.
+        validate_only: bool = False,
+    ) -> list[Outcome]:
+        """Decide one after another and store in groups; membership changes are handled before each group, and other
+        requests are served.
 
-        A group that cannot be stored is retried item by item, so that one item does not fail the others. With
-        `on_draft`, `decide` is given an ImageDraft: it changes only topics and their settings.
+        A group that cannot be stored is retried item by item, so that one item does not fail the others.
+        `decide` is given an ImageDraft: it changes only topics and settings.
         """
         self._require_started()
 
-        async def change_all() -> list[Result]:
-            results: list[Result] = []
+        async def change_all() -> list[Outcome]:
+            outcomes: list[Outcome] = []
             supposed: ClusterImage | None = None
-            while len(results) < len(items):
-                group = items[len(results) :]
-                decided = await self._change_group(group, decide, on_draft, supposed, validate_only)
-                results += decided.results
+            while len(outcomes) < len(items):
+                group = items[len(outcomes) : len(outcomes) + GROUPED_OPERATIONS]
+                decided = await self._change_group(group, decide, supposed, validate_only)
+                outcomes += map(outcome, group, decided.results)
                 supposed = decided.image if validate_only else None
-            return results
+                if len(outcomes) < len(items):
+                    await asyncio.sleep(0)
+            return outcomes
 
-        results = await asyncio.shield(self._spawn(self._alone(change_all)))
+        outcomes = await asyncio.shield(self._spawn(self._alone(change_all)))
         if not validate_only:
             await self._until_published()
-        return results
+        return outcomes
 
     async def _change_group(
         self,
         items: Sequence[T],
         decide: Callable[[ClusterImage, T], Decision],
-        on_draft: bool,
         supposed: ClusterImage | None,
         validate_only: bool,
     ) -> _Group:
@@ -321,25 +373,21 @@ class ControllerCore:
         except ApiException as error:
             return _Group([error], supposed)
         before = self._store.image if supposed is None else supposed
-        decision, errors = _decide_group(items, decide, before, on_draft)
-        if validate_only:
-            await asyncio.sleep(0)  # serve other requests between groups
-        else:
+        decision, errors = _decide_group(items, decide, before)
+        if not validate_only:
             try:
                 await self._store.store(decision)
             except ApiException as error:
                 if len(errors) > 1 and self._store.lost is None:
-                    return await self._change_singly(items[: len(errors)], decide, on_draft)
+                    return await self._change_singly(items[: len(errors)], decide)
                 errors = [each or error for each in errors]
         images = Images(before, decision.image)
         return _Group([images if each is None else each for each in errors], decision.image)
 
-    async def _change_singly(
-        self, items: Sequence[T], decide: Callable[[ClusterImage, T], Decision], on_draft: bool
-    ) -> _Group:
+    async def _change_singly(self, items: Sequence[T], decide: Callable[[ClusterImage, T], Decision]) -> _Group:
         results: list[Result] = []
         for item in items:
-            results += (await self._change_group([item], decide, on_draft, None, validate_only=False)).results
+            results += (await self._change_group([item], decide, None, validate_only=False)).results
         return _Group(results, None)
 
     async def _change(self, work: Callable[[], Awaitable[T]]) -> T:
@@ -398,7 +446,7 @@ class ControllerCore:
                     failures = 0
                 except Exception as error:
                     if not isinstance(error, ApiException):
-                        logger.exception("controller task failed, it is retried")
+                        logger.exception("controller task failed, retrying")
                     failures += 1
                     await asyncio.sleep(backoff_ms(failures, *_RETRY_MS) / 1000)
         finally:
@@ -463,8 +511,9 @@ class Controller(ControllerCore):
         deletes_at_once: bool = False,
     ) -> None:
         super().__init__(
-            tree, claim, broker_id, on_image, prepare, on_lost, until_published, deletes_at_once=deletes_at_once
-        )
+            tree, claim, broker_id, random, on_image, prepare, on_lost, until_published,
+            deletes_at_once=deletes_at_once, deletes_topics=defaults.deletion_enabled,
+        )  # fmt: skip
         self._random = random
         self._rules = rules
         self._defaults = defaults
@@ -475,7 +524,7 @@ class Controller(ControllerCore):
 
     async def create_topics(self, wanted: Sequence[NewTopic], *, validate_only: bool = False) -> list[TopicOutcome]:
         """An outcome for each, in order."""
-        twice = repeated([topic.name for topic in wanted])
+        twice = await repeated(topic.name for topic in wanted)
         placing = _Placing(self._random)
 
         def decide(image: ClusterImage, topic: NewTopic) -> Decision:
@@ -483,22 +532,20 @@ class Controller(ControllerCore):
             topic_id = self._random.uuid_bytes()
             return create_topic(image, topic, topic_id, placing.on(image), self._rules, self._defaults)
 
-        results = await self._change_each(wanted, decide, validate_only, on_draft=True)
-        return [topic_outcome(topic.name, result) for topic, result in zip(wanted, results, strict=True)]
+        return await self._change_each(wanted, decide, topic_outcome, validate_only=validate_only)
 
     async def create_partitions(
         self, wanted: Sequence[NewPartitions], *, validate_only: bool = False
     ) -> list[TopicOutcome]:
         """An outcome for each, in order."""
-        twice = repeated([item.topic for item in wanted])
+        twice = await repeated(item.topic for item in wanted)
         placing = _Placing(self._random)
 
         def decide(image: ClusterImage, item: NewPartitions) -> Decision:
             reject_repeated(item.topic, twice)
             return add_partitions(image, item.topic, item.total, placing.on(image), item.assignments)
 
-        results = await self._change_each(wanted, decide, validate_only, on_draft=True)
-        return [topic_outcome(item.topic, result) for item, result in zip(wanted, results, strict=True)]
+        return await self._change_each(wanted, decide, topic_outcome, validate_only=validate_only)
 
     async def delete_topics(self, names: Sequence[str | bytes]) -> list[TopicOutcome]:
         """By name or id; an outcome for each, in order, with the topic as it was before."""
@@ -512,37 +559,63 @@ class Controller(ControllerCore):
                 raise UnknownTopicId(f"no topic has the id {wanted.hex()}")
             return delete(image, topic.name)
 
-        results = await self._change_each(names, decide, on_draft=True)
-        return [deletion_outcome(wanted, result) for wanted, result in zip(names, results, strict=True)]
+        return await self._change_each(names, decide, deletion_outcome)
 
     async def alter_configs(
         self, changes: Sequence[ConfigChange], *, validate_only: bool = False
     ) -> list[ConfigOutcome]:
         """An outcome for each, in order."""
-        twice = repeated([(change.kind, change.name) for change in changes])
+        twice = await repeated((change.kind, change.name) for change in changes)
 
         def decide(image: ClusterImage, change: ConfigChange) -> Decision:
             reject_repeated((change.kind, change.name), twice)
+            # Before the change, because a draft is changed in place.
+            rules = {name: partition_rules(image, name) for name in _topics_concerned(image, change)}
             if change.replacement is not None:
                 decided = replace_config(image, change.kind, change.name, change.replacement, self._rules)
             else:
                 decided = edit_config(image, change.kind, change.name, change.edits, self._rules)
-            return _with_elections(image, decided, change)
+            affected = [name for name, rule in rules.items() if rule != partition_rules(decided.image, name)]
+            return with_elections(decided, affected) if affected else decided
 
-        results = await self._change_each(changes, decide, validate_only)
-        return [config_outcome(change, result) for change, result in zip(changes, results, strict=True)]
+        return await self._change_each(changes, decide, config_outcome, validate_only=validate_only)
+
+    async def create_acls(self, wanted: Sequence[AclBinding]) -> list[ApiException | None]:
+        """The error of each, in order. NotController, MetadataUnavailable."""
+        errors = await self._change(lambda: acls.create_acls(self._store, wanted))
+        await self._until_published()
+        return errors
+
+    async def delete_acls(self, filters: Sequence[AclFilter]) -> list[AclDeletion]:
+        """Delete ACLs; returns what each filter deleted, in order. NotController, MetadataUnavailable."""
+        deleted = await self._change(lambda: acls.delete_acls(self._store, filters))
+        await self._until_published()
+        return deleted
+
+    async def alter_entities(
+        self, changes: Sequence[EntityChange], *, validate_only: bool = False
+    ) -> list[ApiException | None]:
+        """Change the settings of users, client ids and addresses; the error of each, in order. NotController,
+        MetadataUnavailable.
+        """
+        errors = await self._change(
+            lambda: entity_configs.alter_entities(self._store, changes, validate_only=validate_only)
+        )
+        if not validate_only:
+            await self._until_published()
+        return errors
 
     async def elect_leaders(self, kind: ElectionKind, partitions: Iterable[TopicPartition] | None = None) -> Outcomes:
-        """For these partitions, or for all that need it. NotController."""
-        wanted = None if partitions is None else list(partitions)
+        """Elect leaders for these partitions, or for all that need one. NotController."""
 
         async def elect() -> Outcomes:
-            image = self._store.image
-            chosen = _partitions_to_elect(image, kind) if wanted is None else wanted
-            decision, errors = election.elect_leaders(image, chosen, kind)
-            await self._store.store(decision)
-            outcomes = {key: errors.get(key) for key in chosen}
-            if wanted is None:
+            chosen = _partitions_to_elect(self._store.image, kind) if partitions is None else partitions
+            outcomes: Outcomes = {}
+            async for some in in_slices(chosen, _ELECTED_AT_ONCE):
+                decision, errors = election.elect_leaders(self._store.image, some, kind)
+                await self._store.store(decision)
+                outcomes.update((key, errors.get(key)) for key in some)
+            if partitions is None:
                 return {key: each for key, each in outcomes.items() if not isinstance(each, ElectionNotNeeded)}
             return outcomes
 
@@ -552,10 +625,13 @@ class Controller(ControllerCore):
         """Move partitions to other replicas; None cancels a move. NotController."""
 
         async def alter() -> Outcomes:
-            decision, errors = alter_reassignments(self._store.image, wanted)
-            await self._store.store(decision)
-            self._tasks.moves_changed()
-            return {key: errors.get(key) for key in wanted}
+            outcomes: Outcomes = {}
+            async for some in in_slices(wanted.items(), _ELECTED_AT_ONCE):
+                decision, errors = alter_reassignments(self._store.image, dict(some))
+                await self._store.store(decision)
+                self._tasks.moves_changed()
+                outcomes.update((key, errors.get(key)) for key, _ in some)
+            return outcomes
 
         return await self._change(alter)
 
@@ -646,11 +722,14 @@ class Controller(ControllerCore):
         return answers
 
 
-def _with_elections(before: ClusterImage, decided: Decision, change: ConfigChange) -> Decision:
-    """A change of settings, with the elections for topics whose rules it changes."""
-    names = [change.name] if change.kind is ResourceKind.TOPIC else list(decided.image.topics)
-    affected = [name for name in names if partition_rules(before, name) != partition_rules(decided.image, name)]
-    return with_elections(decided, affected) if affected else decided
+def _topics_concerned(image: ClusterImage, change: ConfigChange) -> Iterable[str]:
+    """The topics whose elections may follow other rules after a change of settings."""
+    if change.replacement is None and not any(edit.name in RULE_SETTINGS for edit in change.edits):
+        return ()
+    if change.kind is ResourceKind.TOPIC:
+        return (change.name,)
+    # Elections know no settings of single brokers.
+    return () if change.name else image.topics
 
 
 class _Placing:
@@ -668,19 +747,19 @@ class _Placing:
         return self._placement
 
 
-def _partitions_to_elect(image: ClusterImage, kind: ElectionKind) -> list[TopicPartition]:
+def _partitions_to_elect(image: ClusterImage, kind: ElectionKind) -> Iterator[TopicPartition]:
     def needs(partition: PartitionImage) -> bool:
         if kind is ElectionKind.PREFERRED:
             return partition.leader != partition.replicas[0]
         return image.live_leader(partition) == NO_LEADER
 
-    return [
+    return (
         (topic.name, index)
         for topic in image.topics.values()
         if topic.name not in image.deleting
         for index, partition in enumerate(topic.partitions)
         if needs(partition)
-    ]
+    )
 
 
 def _read_error(answer: asyncio.Future[Any]) -> None:

@@ -17,6 +17,10 @@ unclean election is only for a partition without a leader. A leader requests an 
 by leader epoch and state version. A replica joins only under the broker epoch in which the leader saw it fetch, because
 a restarted broker may have lost what made it eligible (KIP-841, KIP-903).
 
+A replica in a failed data folder counts as one on a dead broker until its broker is restarted (KIP-112): it leaves the
+ISR unless it is the last member, and may be in the ELR, because the folder may come back with everything. If the folder
+comes back empty instead, the broker's registration says which replicas it has kept, and the others are lost.
+
 `Changes` collects changes of partitions into one decision, each conditional on the state it was based on. States with a
 new leader are written first, because clients wait for them; assignments last, so no state ever names a broker that is
 not a replica. `PartitionsByBroker` makes a broker failure cost what the broker held, not the size of the cluster.
@@ -60,6 +64,8 @@ ALTER_PARTITION_VERSION: Final = 3
 # A flush policy of the topic's own, or one for all topics: acknowledgements do not wait for a sync.
 _TOPIC_FLUSH: Final = ("flush.messages", "flush.ms")
 _BROKER_FLUSH: Final = ("log.flush.interval.messages", "log.flush.interval.ms")
+RULE_SETTINGS: Final = frozenset({MIN_INSYNC, UNCLEAN_ELECTION, *_TOPIC_FLUSH, *_BROKER_FLUSH})
+"""The settings that `partition_rules` reads."""
 _INT32_MAX: Final = 2**31 - 1
 
 
@@ -180,14 +186,20 @@ def elect_partitions(
     node above the state must exist.
     """
     changes = Changes(image)
-    live = image.brokers.keys()
+    live: Collection[int] = image.brokers.keys()
+    has_failed_folders = any(broker.offline for broker in image.brokers.values())
     for topic, indexes in partitions:
         if topic.name in image.deleting:
             continue
         rules = partition_rules(image, topic.name)
         for index in indexes:
             partition = topic.partitions[index]
-            after = elect(partition, live, restarted, image.controller_epoch, rules, uncleanly_stopped, emptied)
+            if has_failed_folders:
+                live = image.online(topic, index)
+            # What an unclean stop did to a replica in a failed data folder is asked when the folder is back.
+            unclean = [broker for broker in uncleanly_stopped if broker in live]
+            lost = [each for each in emptied if not image.brokers[each].has_kept(topic.name, topic.topic_id, index)]
+            after = elect(partition, live, restarted, image.controller_epoch, rules, unclean, lost)
             if after is not None:
                 changes.put(topic.name, index, after)
     return changes.decision()
@@ -211,6 +223,12 @@ def with_elections(decided: Decision, topics: Iterable[str]) -> Decision:
     """
     elected = elect_partitions(decided.image, all_partitions(decided.image, topics))
     return Decision((*elected.operations, *decided.operations), elected.image, (*decided.unclean, *elected.unclean))
+
+
+def with_elections_by_rules(before: ClusterImage, decided: Decision, topics: Iterable[str]) -> Decision:
+    """A decision on settings, with the elections for those of these topics whose rules it changes."""
+    affected = [name for name in topics if partition_rules(before, name) != partition_rules(decided.image, name)]
+    return with_elections(decided, affected) if affected else decided
 
 
 def is_lost(partition: PartitionImage) -> bool:
@@ -318,18 +336,19 @@ def elect_leaders(image: ClusterImage, wanted: Iterable[TopicPartition], kind: E
             partition = changes.partition(topic, index)
             if partition is None:
                 raise UnknownTopic(f"topic {topic[:300]!r} has no partition {index}")
+            online = image.online(image.topics[topic], index)
             if kind is ElectionKind.PREFERRED:
-                after = _preferred(image, partition)
+                after = _preferred(image, partition, online)
             else:
-                after = _unclean(image, topic, partition)
+                after = _unclean(image, topic, partition, online)
             changes.put(topic, index, after)
         except ApiException as error:
-            errors[topic, index] = error
+            errors[topic, index] = error.with_traceback(None)
     return ElectionResult(changes.decision(), errors)
 
 
 def preferred_leaders(partitions_by_broker: PartitionsByBroker, broker_id: int) -> PreferredLeaders:
-    """For one broker, so that the caller can let others run between two."""
+    """Count the preferred leaders of one broker, so that the caller can let others run between two brokers."""
     image = partitions_by_broker.image
     total = 0
     elsewhere: list[TopicPartition] = []
@@ -350,20 +369,30 @@ def can_lead(image: ClusterImage, partition: PartitionImage, broker_id: int) -> 
     return is_staying and broker_id in partition.isr and not is_lost(partition)
 
 
-def _preferred(image: ClusterImage, partition: PartitionImage) -> PartitionImage:
+def _preferred(image: ClusterImage, partition: PartitionImage, online: Collection[int]) -> PartitionImage:
     broker_id = partition.replicas[0]
     if partition.leader == broker_id:
         raise ElectionNotNeeded(f"broker {broker_id} already leads the partition")
-    if not can_lead(image, partition, broker_id):
-        raise PreferredLeaderNotAvailable(f"broker {broker_id} is not alive, not in sync, or shutting down")
+    if broker_id not in online or not can_lead(image, partition, broker_id):
+        raise PreferredLeaderNotAvailable(f"broker {broker_id} {_obstacle(image, partition, broker_id, online)}")
     return replace(partition, leader=broker_id, leader_epoch=partition.leader_epoch + 1)
 
 
-def _unclean(image: ClusterImage, topic: str, partition: PartitionImage) -> PartitionImage:
+def _obstacle(image: ClusterImage, partition: PartitionImage, broker_id: int, online: Collection[int]) -> str:
+    if broker_id not in online or broker_id not in image.brokers:
+        return "is not alive"
+    if broker_id in image.shutting_down:
+        return "is shutting down"
+    return (
+        f"is not in sync: the ISR is {sorted(partition.isr)}" if broker_id not in partition.isr else "lost its records"
+    )
+
+
+def _unclean(image: ClusterImage, topic: str, partition: PartitionImage, online: Collection[int]) -> PartitionImage:
     if image.live_leader(partition) != NO_LEADER:
         raise ElectionNotNeeded(f"broker {partition.leader} leads the partition")
     rules = partition_rules(image, topic)._replace(unclean_election=True)
-    after = elect(partition, image.brokers.keys(), (), image.controller_epoch, rules)
+    after = elect(partition, online, (), image.controller_epoch, rules)
     if after is None or after.leader == NO_LEADER:
         raise EligibleLeadersNotAvailable(f"none of the replicas {partition.replicas} is alive")
     return after
@@ -398,7 +427,8 @@ def alter_isr(changes: Changes, request: IsrRequest) -> ErrorCode | None:
     asking = changes.image.brokers.get(request.broker)
     if asking is None or asking.epoch != request.broker_epoch:
         return ErrorCode.STALE_BROKER_EPOCH
-    error = _isr_error(partition, request, changes.image)
+    online = changes.image.online(changes.image.topics[request.topic], request.partition)
+    error = _isr_error(partition, request, changes.image, online)
     if error is not None:
         return error
     isr = tuple(broker for broker in partition.replicas if broker in request.isr)
@@ -408,7 +438,9 @@ def alter_isr(changes: Changes, request: IsrRequest) -> ErrorCode | None:
     return None
 
 
-def _isr_error(partition: PartitionImage, request: IsrRequest, image: ClusterImage) -> ErrorCode | None:
+def _isr_error(
+    partition: PartitionImage, request: IsrRequest, image: ClusterImage, online: Collection[int]
+) -> ErrorCode | None:
     if request.leader_epoch < partition.leader_epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
     if request.leader_epoch > partition.leader_epoch:
@@ -427,7 +459,7 @@ def _isr_error(partition: PartitionImage, request: IsrRequest, image: ClusterIma
         is_other = registered is not None and epoch not in (ANY_EPOCH, registered.epoch)
         # A member of the ISR may have died just now: the controller notices that by itself.
         joins = broker not in partition.isr
-        if is_other or (joins and (registered is None or broker in image.shutting_down)):
+        if is_other or (joins and (broker not in online or broker in image.shutting_down)):
             return ErrorCode.INELIGIBLE_REPLICA
     return None
 

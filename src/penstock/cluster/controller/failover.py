@@ -3,65 +3,57 @@
 A broker is identified by its epoch: one that is back under another epoch left and joined, however fast it was. Whether
 it may have lost unsynced records follows from its registration and from the last epoch that a controller has handled.
 That epoch is stored with the last chunk of the decision, so if a controller fails in between, the next one handles the
-broker again. Only partitions of those brokers are looked at; a new controller looks at all of them.
+broker again. Only partitions of those brokers are looked at; a new controller looks at all of them. A broker whose data
+folder has failed lists its offline replicas in its registration and leaves a notification, as in Kafka (KIP-112).
 
 On a controlled shutdown the broker's leaderships move to other in-sync replicas and it leaves every ISR, before its
 stop is noticed. Where too few would be in sync without it, or no other replica can lead, it stays and the partition is
 reported; the broker asks again. A partition without a second replica is not reported.
 
 `ControllerTasks` run without a request: reread what is in doubt, handle membership changes, complete reassignments,
-finish topic deletions and changes that another controller left unfinished, and serve what old tools request by nodes
-under /admin. A task is done completely or stays due.
+finish topic deletions and changes that another controller left unfinished, and serve what tools request by writing
+into the tree. A task is done completely or stays due.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from penstock.cluster.controller.acls import follow_changes
 from penstock.cluster.controller.election import (
     Changes,
-    ElectionKind,
     PartitionRules,
     PartitionsByBroker,
     all_partitions,
     can_lead,
-    elect_leaders,
     elect_partitions,
     eligible_after,
     partition_rules,
 )
 from penstock.cluster.controller.reassignment import (
-    alter_reassignments,
     complete_reassignments,
-    remaining_moves,
-    store_requested_moves,
 )
 from penstock.cluster.controller.store import ControllerStore, load_brokers, marked_for_deletion
-from penstock.cluster.controller.topics import delete_topic
+from penstock.cluster.controller.topics import delete_topic, nodes_above_state
 from penstock.cluster.controller.transaction import GROUPED_OPERATIONS, Decision, TopicPartition
-from penstock.cluster.errors import ApiException, LayoutError, NoNode, StaleBrokerEpoch
+from penstock.cluster.controller.tree_requests import TreeRequests
+from penstock.cluster.errors import LayoutError, NoNode, StaleBrokerEpoch
 from penstock.cluster.image import NO_STATE, ClusterImage, ImageDraft, PartitionImage, TopicImage
 from penstock.cluster.tree import layout
 from penstock.cluster.tree.layout import (
     NO_LEADER,
-    PREFERRED_ELECTION,
-    REASSIGN_PARTITIONS,
     UNKNOWN_EPOCH,
     BrokerRegistration,
-    decode_preferred_election,
-    decode_reassignment,
     encode_broker_epochs,
 )
 from penstock.cluster.tree.tree import Create, Delete, Operation, Set, Tree, ensure_path
 
 logger = logging.getLogger(__name__)
-
-ADMIN_REQUESTS = (REASSIGN_PARTITIONS, PREFERRED_ELECTION)
-"""The nodes by which old tools send requests to the controller."""
 
 
 # --- brokers that join and leave
@@ -69,7 +61,8 @@ ADMIN_REQUESTS = (REASSIGN_PARTITIONS, PREFERRED_ELECTION)
 
 class MembershipChanges(NamedTuple):
     """`image` has the brokers that are registered now. Of those that `joined`, `uncleanly_stopped` may have lost
-    unsynced records, and `emptied` everything.
+    unsynced records, and `emptied` everything that their registration does not list as kept. `changed` stayed, but have
+    other replicas in failed data folders.
     """
 
     image: ClusterImage
@@ -77,9 +70,10 @@ class MembershipChanges(NamedTuple):
     left: tuple[int, ...] = ()
     uncleanly_stopped: tuple[int, ...] = ()
     emptied: tuple[int, ...] = ()
+    changed: tuple[int, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.joined or self.left)
+        return bool(self.joined or self.left or self.changed)
 
 
 def find_membership_changes(
@@ -102,16 +96,19 @@ def find_membership_changes(
         tuple(sorted({*left, *unsettled})),
         tuple(each for each in joined if had_unclean_shutdown(found[each], handled_epochs.get(each, UNKNOWN_EPOCH))),
         tuple(each for each in joined if found[each].is_emptied),
+        tuple(each for each in sorted(found) if not is_new[each] and found[each].offline != known[each].offline),
     )
 
 
 def had_unclean_shutdown(registration: BrokerRegistration, known_epoch: int) -> bool:
     """Whether a broker that joined may have lost unsynced records: its data folders do not say that its previous epoch
-    ended cleanly. `known_epoch` is the previous epoch as far as controllers have seen it.
+    ended cleanly. `known_epoch` is the previous epoch as far as controllers have seen it: they may have missed some
+    while sessions ended one after the other.
     """
-    if registration.clean_epoch == UNKNOWN_EPOCH:
-        return True
-    return known_epoch not in (UNKNOWN_EPOCH, registration.clean_epoch)
+    clean_epoch, since = registration.clean_epoch, registration.clean_since
+    if clean_epoch == UNKNOWN_EPOCH or known_epoch == UNKNOWN_EPOCH:
+        return clean_epoch == UNKNOWN_EPOCH
+    return not (clean_epoch if since == UNKNOWN_EPOCH else since) <= known_epoch <= clean_epoch
 
 
 def decide_membership_changes(
@@ -192,7 +189,7 @@ def _without(
 
 
 def partitions_without_state(image: ClusterImage) -> Iterable[tuple[TopicImage, int]]:
-    """Those of topics that are not being deleted."""
+    """Partitions without a stored state, of topics that are not being deleted."""
     return (
         (topic, index)
         for topic in image.topics.values()
@@ -204,12 +201,11 @@ def partitions_without_state(image: ClusterImage) -> Iterable[tuple[TopicImage, 
 
 async def missing_nodes(tree: Tree, image: ClusterImage) -> tuple[Operation, ...]:
     """Operations that create the nodes above missing partition states. TreeError."""
-    wanted: dict[str, None] = {}
+    wanted: dict[str, bytes] = {}
     for topic, index in partitions_without_state(image):
-        wanted[layout.partitions_path(topic.name)] = None
-        wanted[layout.partition_path(topic.name, index)] = None
+        wanted |= nodes_above_state(topic, index)
     nodes = await tree.get_many(list(wanted))
-    return tuple(Create(path) for path, node in zip(wanted, nodes, strict=True) if node is None)
+    return tuple(Create(*each) for each, node in zip(wanted.items(), nodes, strict=True) if node is None)
 
 
 async def unfinished_deletions(tree: Tree, image: ClusterImage, marked: Iterable[str]) -> Decision:
@@ -221,6 +217,8 @@ async def unfinished_deletions(tree: Tree, image: ClusterImage, marked: Iterable
         if topic is not None:
             operations += await _delete_nodes_without_state(tree, topic)
             continue
+        if await tree.exists(layout.topic_path(name)):
+            continue  # a tool has created and marked it since the image was read
         if name in image.topic_configs:
             left.append(name)
             operations.append(Delete(layout.topic_config_path(name)))
@@ -251,13 +249,15 @@ async def _delete_nodes_without_state(tree: Tree, topic: TopicImage) -> list[Ope
 class ControllerTasks:
     """The tasks of one controller. With `deletes_at_once`, no broker's report is awaited when a topic is deleted."""
 
-    def __init__(self, store: ControllerStore, *, deletes_at_once: bool) -> None:
+    def __init__(self, store: ControllerStore, requests: TreeRequests, *, deletes_at_once: bool) -> None:
         self._store = store
+        self.requests = requests
         self._deletes_at_once = deletes_at_once
         self._have_brokers_changed = False
         self._are_moves_due = False
-        self._are_admin_requests_due = False
-        self._requested_moves: dict[TopicPartition, tuple[int, ...]] = {}  # as the document of old tools lists them
+        self._are_acls_due = False
+        self._are_log_dir_events_due = False
+        self._acl_changes: frozenset[str] = frozenset()  # notifications whose changes are in the image
         self._unsettled: set[int] = set()  # brokers that left, and what follows from that is not stored completely
 
     @property
@@ -266,20 +266,27 @@ class ControllerTasks:
         return bool(
             store.is_in_doubt
             or self._have_brokers_changed
+            or self._are_log_dir_events_due
             or self._unsettled
             or self._are_moves_due
-            or self._are_admin_requests_due
+            or self.requests.due
+            or self._are_acls_due
             or (store.deletions.awaiting and store.deletions.finished())
         )
 
     def brokers_changed(self) -> None:
         self._have_brokers_changed = True
 
+    def log_dirs_changed(self) -> None:
+        """A broker reports that a data folder has failed."""
+        self._are_log_dir_events_due = True
+
     def moves_changed(self) -> None:
         self._are_moves_due = True
 
-    def admin_requests_changed(self) -> None:
-        self._are_admin_requests_due = True
+    def acls_changed(self) -> None:
+        """A tool has written ACLs to the tree."""
+        self._are_acls_due = True
 
     def isrs_changed(self, partitions: Iterable[TopicPartition]) -> None:
         """Moves of these partitions may be complete."""
@@ -295,12 +302,15 @@ class ControllerTasks:
             await ensure_path(store.tree, layout.BROKER_EPOCHS)
         await store.load()
         await self._clear_unfinished_changes()
+        await self.requests.assign_ids()
         changes = await self._find_changes()
         await self._elect_all(changes)
         self._note_handled(changes)
         self._are_moves_due = True
-        self._are_admin_requests_due = True
+        self.requests.took_over()
         await self.carry_on()
+        # Leaders are elected: the rest can wait until the image is shown.
+        self.requests.image_loaded()
 
     async def settle(self) -> None:
         """The tasks that come before any other change. ApiException."""
@@ -309,17 +319,23 @@ class ControllerTasks:
         if store.is_in_doubt:
             await store.reread()
             await self._clear_unfinished_changes()
+            await self.requests.assign_ids()
+            self.requests.image_loaded()
             if any(partitions_without_state(store.image)):
                 await self._elect_all(MembershipChanges(store.image))
             self._are_moves_due = True
+        if self._are_log_dir_events_due:
+            await self._take_log_dir_events()
         if self._have_brokers_changed or self._unsettled:
             await self._follow_brokers()
 
     async def carry_on(self) -> None:
         """The tasks that can wait. ApiException."""
         store = self._store
-        if self._are_admin_requests_due:
-            await self._serve_admin_requests()
+        if self.requests.due:
+            await self.requests.serve()
+        if self._are_acls_due:
+            await self._follow_acls()
         if self._are_moves_due:
             await store.store(complete_reassignments(store.image, store.partitions_by_broker.moving()))
             self._are_moves_due = False
@@ -330,8 +346,8 @@ class ControllerTasks:
         finished: Sequence[str] = store.deletions.finished() if store.deletions.awaiting else ()
         while finished:
             finished = await self._finish_deletions(finished)
-        if self._requested_moves:
-            await self._update_requested_moves()
+        if self.requests.moves:
+            await self.requests.update_moves()
 
     # Brokers.
 
@@ -344,8 +360,8 @@ class ControllerTasks:
                 await store.store(Decision((), changes.image))
             return
         _log_membership_changes(changes)
-        self._unsettled.update(changes.left)
-        partitions = store.partitions_by_broker.of({*changes.joined, *changes.left})
+        self._unsettled.update(changes.left, changes.changed)
+        partitions = store.partitions_by_broker.of({*changes.joined, *changes.left, *changes.changed})
         decision = decide_membership_changes(changes, partitions, store.broker_epochs)
         try:
             await store.store(decision)
@@ -355,6 +371,20 @@ class ControllerTasks:
         self._unsettled.clear()
         self._note_handled(changes)
         self._are_moves_due = self._are_moves_due or bool(store.partitions_by_broker.moving())
+
+    async def _take_log_dir_events(self) -> None:
+        """Remove the notifications; which replicas are offline is in the registrations, which are read afterwards."""
+        tree = self._store.tree
+        self._are_log_dir_events_due = False  # before the read: later events set it again
+        try:
+            with self._store.reading(), contextlib.suppress(NoNode):
+                for name in await tree.children(layout.LOG_DIR_EVENTS):
+                    self._have_brokers_changed = True
+                    with contextlib.suppress(NoNode):
+                        await tree.delete(f"{layout.LOG_DIR_EVENTS}/{name}")
+        except BaseException:
+            self._are_log_dir_events_due = True
+            raise
 
     async def _find_changes(self) -> MembershipChanges:
         store = self._store
@@ -406,57 +436,24 @@ class ControllerTasks:
             logger.info("topic deleted: topic=%s", name)
         return rest
 
-    # Requests of old tools.
+    # ACLs.
 
-    async def _serve_admin_requests(self) -> None:
-        store = self._store
-        self._are_admin_requests_due = False  # before the read: later changes set it again
+    async def _follow_acls(self) -> None:
+        self._are_acls_due = False  # before the read: later changes set it again
         try:
-            with store.reading():
-                moves, election = await store.tree.get_many(ADMIN_REQUESTS)
-            for node, serve in ((moves, self._start_requested_moves), (election, self._elect_preferred)):
-                if node is not None:
-                    await serve(node.data)
-            if moves is None:
-                self._requested_moves = {}
+            self._acl_changes = await follow_changes(self._store, self._acl_changes)
         except BaseException:
-            self._are_admin_requests_due = True
+            self._are_acls_due = True
             raise
-
-    async def _elect_preferred(self, document: bytes) -> None:
-        store = self._store
-        try:
-            wanted = decode_preferred_election(document)
-        except LayoutError as error:
-            logger.error("admin request ignored: %s", error)
-            return
-        decision, errors = elect_leaders(store.image, wanted, ElectionKind.PREFERRED)
-        await store.store(decision._replace(operations=(*decision.operations, Delete(PREFERRED_ELECTION))))
-        _log_errors("preferred leader not elected", errors)
-
-    async def _start_requested_moves(self, document: bytes) -> None:
-        try:
-            requested = decode_reassignment(document)
-        except LayoutError as error:
-            logger.error("admin request ignored: %s", error)
-            return
-        if requested == self._requested_moves:
-            return  # written by this controller
-        decision, errors = alter_reassignments(self._store.image, requested)
-        await self._store.store(decision)
-        _log_errors("partition not reassigned", errors)
-        self._requested_moves = requested
-
-    async def _update_requested_moves(self) -> None:
-        remaining = remaining_moves(self._store.image, self._requested_moves)
-        if remaining != self._requested_moves:
-            await self._store.store(Decision((store_requested_moves(remaining),), self._store.image))
-            self._requested_moves = remaining
 
 
 def _log_membership_changes(changes: MembershipChanges) -> None:
     for broker_id in changes.left:
-        logger.info("broker left: broker=%d", broker_id)
+        if broker_id in changes.joined or broker_id not in changes.image.brokers:
+            logger.info("broker left: broker=%d", broker_id)
+    for broker_id in changes.changed:
+        offline = sum(len(each.partitions) for each in changes.image.brokers[broker_id].offline.values())
+        logger.warning("replicas in failed data folders: broker=%d offline=%d", broker_id, offline)
     for broker_id in changes.joined:
         logger.info(
             "broker joined: broker=%d epoch=%d clean_shutdown=%s new_disk=%s",
@@ -468,9 +465,4 @@ def _log_membership_changes(changes: MembershipChanges) -> None:
 
 
 def _log_unreadable(error: LayoutError) -> None:
-    logger.error("broker registration ignored: %s", error)
-
-
-def _log_errors(event: str, errors: Mapping[TopicPartition, ApiException]) -> None:
-    for (topic, index), error in errors.items():
-        logger.warning("%s: partition=%s-%d error=%s", event, topic, index, error)
+    logger.error("broker registration ignored: path=%s reason=%s", error.path, error.reason)

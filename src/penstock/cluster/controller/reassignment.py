@@ -66,7 +66,7 @@ def alter_reassignments(image: ClusterImage, wanted: WantedReplicas) -> Reassign
             changes.put(topic, index, _aimed(image, partition, target, rules))
             _complete(changes, topic, index, rules)
         except ApiException as error:
-            errors[topic, index] = error
+            errors[topic, index] = error.with_traceback(None)
     return Reassignment(changes.decision(), errors)
 
 

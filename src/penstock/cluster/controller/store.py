@@ -22,6 +22,15 @@ from typing import Final, NamedTuple
 from penstock.cluster.controller.election import PartitionsByBroker
 from penstock.cluster.controller.topics import Deletions
 from penstock.cluster.controller.transaction import Decision, chunked
+from penstock.cluster.entity_configs import (
+    CLIENTS,
+    CONFIG,
+    ENTITY_KINDS,
+    USERS,
+    Entity,
+    EntityConfigs,
+    entity_at,
+)
 from penstock.cluster.errors import (
     ApiException,
     BadVersion,
@@ -40,10 +49,13 @@ from penstock.cluster.errors import (
 )
 from penstock.cluster.image import NO_CONTROLLER, NO_ID, ClusterImage, PartitionImage, Settings, TopicImage
 from penstock.cluster.image_propagation import Listener, Preparation
+from penstock.cluster.topic_names import check_topic_name
 from penstock.cluster.tree import layout
 from penstock.cluster.tree.layout import (
     BrokerRegistration,
     PartitionAssignment,
+    TopicAssignment,
+    decode_acls,
     decode_broker,
     decode_broker_epochs,
     decode_cluster_id,
@@ -52,11 +64,13 @@ from penstock.cluster.tree.layout import (
     decode_controller_epoch,
     decode_partition_state,
     decode_topic,
+    decode_topic_id,
     encode_controller,
     encode_controller_epoch,
 )
 from penstock.cluster.tree.tree import ANY_VERSION, Check, Create, Delete, Node, Operation, Set, Tree, find
 from penstock.runtime.clock import Clock
+from penstock.security.acls import RESOURCE_TYPES, STORED_PATTERNS, Acls, Entries, ResourcePattern, title_of
 
 logger = logging.getLogger(__name__)
 
@@ -118,14 +132,18 @@ async def load_image_without_brokers(tree: Tree) -> ClusterImage:
     cluster_id = await find(tree, layout.CLUSTER_ID)
     controller = await find(tree, layout.CONTROLLER)
     epoch = await find(tree, layout.CONTROLLER_EPOCH)
+    # Before the settings: a tool that creates a topic writes its settings first.
+    topics = await _load_topics(tree)
     image = ClusterImage(
         cluster_id="" if cluster_id is None else decode_cluster_id(cluster_id.data),
         controller_id=NO_CONTROLLER if controller is None else decode_controller(controller.data),
         controller_epoch=0 if epoch is None else decode_controller_epoch(epoch.data),
         topic_configs=await _load_configs(tree, layout.TOPIC_CONFIGS),
         broker_configs=await _load_configs(tree, layout.BROKER_CONFIGS),
+        acls=await load_acls(tree),
+        entities=await load_entities(tree),
     )
-    image = image.with_topics(await _load_topics(tree))
+    image = image.with_topics(topics)
     return image.with_deleting(await marked_for_deletion(tree))
 
 
@@ -158,12 +176,88 @@ async def marked_for_deletion(tree: Tree) -> list[str]:
         return []
 
 
+async def load_acls(tree: Tree) -> Acls:
+    """All ACLs. Those that cannot be understood are reported as the problem of the rest. TreeError."""
+    found: dict[ResourcePattern, Entries] = {}
+    problems: list[LayoutError] = []
+    for pattern_type in STORED_PATTERNS:
+        root, _, _ = layout.acl_folder(RESOURCE_TYPES[0], pattern_type).rpartition("/")
+        try:
+            present = frozenset(await tree.children(root))
+        except NoNode:
+            continue
+        for kind in RESOURCE_TYPES:
+            if title_of(kind) not in present:
+                continue
+            folder = layout.acl_folder(kind, pattern_type)
+            for name, node in await _nodes_under(tree, folder):
+                try:
+                    entries = decode_acls(f"{folder}/{name}", node.data)
+                except LayoutError as error:
+                    problems.append(error)
+                else:
+                    if entries:
+                        found[ResourcePattern(kind, name, pattern_type)] = entries
+    for problem in problems:
+        logger.error(
+            "ACLs cannot be read, only super users are served: path=%s reason=%s", problem.path, problem.reason
+        )
+    return Acls(found, str(problems[0]) if problems else None)
+
+
+async def load_entities(tree: Tree) -> EntityConfigs:
+    """The settings of users, client ids and addresses. A document that cannot be understood counts as missing: its user
+    cannot log in. TreeError.
+    """
+    found = [
+        (f"{CONFIG}/{kind}/{name}", node)
+        for kind in ENTITY_KINDS
+        for name, node in await _nodes_under(tree, f"{CONFIG}/{kind}")
+    ]
+    folders = [f"{path}/{CLIENTS}" for path, _ in found if path.startswith(f"{CONFIG}/{USERS}/")]
+    for folder, present in zip(folders, await tree.get_many(folders), strict=True):
+        if present is not None:
+            found += [(f"{folder}/{name}", node) for name, node in await _nodes_under(tree, folder)]
+    configs: dict[Entity, Settings] = {}
+    for path, node in found:
+        entity = entity_at(path)
+        try:
+            if entity is not None:
+                configs[entity] = decode_config(path, node.data)
+        except LayoutError as error:
+            logger.error(
+                "settings of a user, client id or address ignored: path=%s reason=%s", path, type(error).__name__
+            )
+    return EntityConfigs(configs)
+
+
 async def _load_configs(tree: Tree, folder: str) -> dict[str, Settings]:
     return {name: decode_config(f"{folder}/{name}", node.data) for name, node in await _nodes_under(tree, folder)}
 
 
 async def _load_topics(tree: Tree) -> list[TopicImage]:
-    documents = [(name, decode_topic(name, node.data)) for name, node in await _nodes_under(tree, layout.TOPICS)]
+    documents: list[tuple[str, TopicAssignment]] = []
+    for name, node in await _nodes_under(tree, layout.TOPICS):
+        problem = check_topic_name(name)
+        try:
+            found = decode_topic(name, node.data)
+        except LayoutError as error:
+            # No broker has a replica of what never had a partition.
+            if await tree.exists(layout.partitions_path(name)):
+                raise
+            problem = problem or str(error)
+        if problem is None:
+            documents.append((name, found))
+        else:
+            logger.error("node is not a topic, it is ignored: path=%s reason=%s", layout.topic_path(name), problem)
+    return await load_topics(tree, documents)
+
+
+async def load_topics(tree: Tree, documents: Sequence[tuple[str, TopicAssignment]]) -> list[TopicImage]:
+    """The topics with these documents, with their ids and the states of their partitions. LayoutError, TreeError."""
+    without_id = [name for name, topic in documents if topic.topic_id is None]
+    kept = await tree.get_many([layout.partitions_path(name) for name in without_id])
+    ids = {name: decode_topic_id(node.data) for name, node in zip(without_id, kept, strict=True) if node is not None}
     states = [
         layout.partition_state_path(name, index) for name, topic in documents for index in range(len(topic.partitions))
     ]
@@ -171,7 +265,7 @@ async def _load_topics(tree: Tree) -> list[TopicImage]:
     return [
         TopicImage(
             name,
-            NO_ID if topic.topic_id is None else topic.topic_id,
+            topic.topic_id or ids.get(name) or NO_ID,
             tuple(_partition(replicas, *next(nodes)) for replicas in topic.partitions),
         )
         for name, topic in documents

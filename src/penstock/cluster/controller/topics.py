@@ -37,7 +37,7 @@ from penstock.cluster.image import NO_ID, NO_STATE, ClusterImage, PartitionImage
 from penstock.cluster.placement import Load, assign_replicas
 from penstock.cluster.topic_names import check_topic_name
 from penstock.cluster.tree import layout
-from penstock.cluster.tree.layout import encode_config, encode_partition_state, encode_topic
+from penstock.cluster.tree.layout import encode_config, encode_partition_state, encode_topic, encode_topic_id
 from penstock.cluster.tree.tree import Create, Delete, Operation, Set
 from penstock.runtime.randomness import Random
 
@@ -49,8 +49,11 @@ Replica = tuple[int, int]
 
 
 class TopicDefaults(NamedTuple):
+    """Counts of topics that are created without, and whether tools may delete topics through the tree."""
+
     partitions: int = 1
     replication_factor: int = 1
+    deletion_enabled: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,7 @@ def create_topic(
         # Settings may be stored for a topic that does not exist.
         Set(config_path, config) if topic.name in image.topic_configs else Create(config_path, config),
         Create(layout.topic_path(topic.name), encode_topic(topic_id, [item.assignment for item in partitions])),
-        Create(layout.partitions_path(topic.name)),
+        Create(layout.partitions_path(topic.name), encode_topic_id(topic_id)),
         *_partition_nodes(topic, 0),
     ]
     return Decision(tuple(operations), image.with_topic(topic).with_topic_config(topic.name, settings))
@@ -116,7 +119,7 @@ def add_partitions(
         raise ReassignmentInProgress(f"partitions of {name} are being reassigned; try again when that is complete")
     before = len(topic.partitions)
     if total <= before:
-        raise InvalidPartitions(f"{name} has {before} partitions; the new count must be larger, not {total}")
+        raise InvalidPartitions(f"the partition count of {name} is {before}; it can only grow, not become {total}")
     _check_count(total)
     if assignments is not None:
         if len(assignments) != total - before:
@@ -130,7 +133,7 @@ def add_partitions(
         _check_factor(image, factor)
         existing = [partition.replicas for partition in topic.partitions]
         added = assign_replicas(
-            _racks(image), total - before, factor, placement.random, existing=existing, elsewhere=placement.load
+            _racks(image, factor), total - before, factor, placement.random, existing=existing, elsewhere=placement.load
         )
     grown = topic.with_partitions(_new_partition(replicas, image.controller_epoch) for replicas in added)
     document = encode_topic(_written_id(grown), [item.assignment for item in grown.partitions])
@@ -196,7 +199,7 @@ def _placed(
     factor = defaults.replication_factor if wanted.replication_factor == BY_DEFAULT else wanted.replication_factor
     _check_count(count)
     _check_factor(image, factor)
-    return assign_replicas(_racks(image), count, factor, placement.random, elsewhere=placement.load)
+    return assign_replicas(_racks(image, factor), count, factor, placement.random, elsewhere=placement.load)
 
 
 def _given(image: ClusterImage, wanted: NewTopic) -> list[tuple[int, ...]]:
@@ -240,8 +243,11 @@ def _check_factor(image: ClusterImage, factor: int) -> None:
         raise InvalidReplicationFactor(f"replication factor {factor} needs {factor} brokers; {available}")
 
 
-def _racks(image: ClusterImage) -> dict[int, str | None]:
-    return {broker_id: broker.rack for broker_id, broker in image.brokers.items()}
+def _racks(image: ClusterImage, factor: int) -> dict[int, str | None]:
+    """The brokers to choose from. One that is shutting down may not return: it is left out if the others are enough."""
+    staying = image.brokers.keys() - image.shutting_down
+    brokers = staying if len(staying) >= factor else image.brokers.keys()
+    return {broker_id: broker.rack for broker_id, broker in image.brokers.items() if broker_id in brokers}
 
 
 # --- partitions
@@ -258,6 +264,12 @@ def _partition_nodes(topic: TopicImage, start: int) -> Iterator[Operation]:
         yield Create(layout.partition_path(topic.name, index))
         state = encode_partition_state(topic.partitions[index].state)
         yield Create(layout.partition_state_path(topic.name, index), state)
+
+
+def nodes_above_state(topic: TopicImage, *indexes: int) -> dict[str, bytes]:
+    """The paths of the nodes above the states of these partitions, in the order of their creation, with their data."""
+    above = {layout.partitions_path(topic.name): encode_topic_id(_written_id(topic))}
+    return above | {layout.partition_path(topic.name, index): b"" for index in indexes}
 
 
 def _written_id(topic: TopicImage) -> bytes | None:

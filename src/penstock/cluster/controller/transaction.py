@@ -13,9 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from penstock.cluster.entity_configs import Entity, entity_at
 from penstock.cluster.image import ClusterImage, PartitionImage, Settings, TopicImage
 from penstock.cluster.tree import layout
 from penstock.cluster.tree.tree import Check, Create, Delete, Operation, Set
+from penstock.security.acls import Entries, ResourcePattern
 
 TopicPartition = tuple[str, int]
 
@@ -108,12 +110,16 @@ class _PartialImage:
             names_by_id=before.names_by_id,
             names_by_metric=before.names_by_metric,
             deleting=before.deleting,
+            acls=before.acls,
+            entities=before.entities,
         )
         self._topics: dict[str, list[PartitionImage]] = {}
         self._deleted: dict[str, None] = {}
         self._topic_configs = dict(before.topic_configs)
         self._broker_configs = dict(before.broker_configs)
         self._marked = set(before.deleting)
+        self._acls: dict[ResourcePattern, Entries] = {}
+        self._entities: dict[Entity, Settings | None] = {}
 
     def apply(self, operation: Operation) -> None:
         if isinstance(operation, Check):
@@ -128,6 +134,10 @@ class _PartialImage:
             _apply_config(self._topic_configs, self._after.topic_configs, name, operation)
         elif folder == layout.BROKER_CONFIGS:
             _apply_config(self._broker_configs, self._after.broker_configs, name, operation)
+        elif (pattern := layout.pattern_at(operation.path)) is not None:
+            self._acls[pattern] = self._after.acls.entries(pattern)
+        elif (entity := entity_at(operation.path)) is not None:
+            self._entities[entity] = None if isinstance(operation, Delete) else self._after.entities.of(entity)
         elif folder == layout.DELETE_TOPICS:
             (self._marked.discard if isinstance(operation, Delete) else self._marked.add)(name)
 
@@ -148,6 +158,12 @@ class _PartialImage:
             broker_configs=dict(self._broker_configs),
             deleting=frozenset(name for name in self._marked if name in self._base.topics),
         )
+        if self._acls:
+            self._base = self._base.with_acls(self._base.acls.with_entries(self._acls, self._after.acls.problem))
+            self._acls.clear()
+        if self._entities:
+            self._base = self._base.with_entities(self._base.entities.with_changes(self._entities))
+            self._entities.clear()
         return self._base
 
     def _apply_topic(self, name: str, operation: Operation) -> None:
@@ -155,7 +171,9 @@ class _PartialImage:
             self._topics.pop(name, None)
             self._deleted[name] = None
             return
-        partitions = [] if isinstance(operation, Create) else self._partitions(name)
+        # A tool may have created the node.
+        is_new = isinstance(operation, Create) or (name not in self._topics and name not in self._base.topics)
+        partitions = [] if is_new else self._partitions(name)
         after = self._after.topics[name].partitions
         for index, partition in enumerate(after):
             replicas, adding, removing = partition.assignment

@@ -17,6 +17,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from penstock.cluster.broker_links import Link, LinkLost, Links
@@ -31,6 +32,7 @@ from penstock.cluster.controller.election import (
 )
 from penstock.cluster.controller.store import ControllerClaim, claim_controller, load_image
 from penstock.cluster.controller.topics import NewTopic, TopicDefaults
+from penstock.cluster.entity_configs import Settings
 from penstock.cluster.errors import ClusterError, NotController, SessionExpired
 from penstock.cluster.image import ClusterImage
 from penstock.cluster.image_propagation import (
@@ -42,13 +44,27 @@ from penstock.cluster.image_propagation import (
     ack_of,
     request_of,
 )
-from penstock.cluster.membership.registration import ProducerIds, initialize_tree, register_broker
+from penstock.cluster.membership.registration import (
+    ProducerIds,
+    find_cluster_secret,
+    initialize_tree,
+    register_broker,
+    store_initial_users,
+    update_registration,
+)
 from penstock.cluster.membership.shutdown import error_name
 from penstock.cluster.tree import layout
-from penstock.cluster.tree.layout import DEFAULT_BROKER, UNKNOWN_EPOCH, BrokerRegistration
+from penstock.cluster.tree.layout import (
+    DEFAULT_BROKER,
+    UNKNOWN_EPOCH,
+    BrokerRegistration,
+    ReplicaSet,
+    decode_controller_epoch,
+)
 from penstock.cluster.tree.tree import Delete, SessionEvent, Tree, find
 from penstock.runtime.clock import Clock
 from penstock.runtime.randomness import Random
+from penstock.security.broker_proof import ClusterSecret
 from penstock.wire.protocol import ApiKey
 from penstock.wire.schemas.alter_partition import AlterPartitionResponse
 from penstock.wire.schemas.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -66,6 +82,8 @@ _PUBLISHED_POLL_S: Final = 0.005
 _RETRY_S: Final = 0.5
 _REGISTER_AGAIN_S: Final = 0.5
 _ASK_TIMEOUT_MS: Final = 10_000
+_EPOCH_TIMEOUT_S: Final = 0.5
+_EPOCH_POLL_S: Final = 0.005
 _CREATE_TOPICS_VERSION: Final = 7
 
 
@@ -179,18 +197,22 @@ class Membership:
         *,
         session_timeout_ms: int,
         is_deleted: IsDeleted,
+        initial_users: Mapping[str, Settings] = MappingProxyType({}),
     ) -> None:
         self.broker_id = broker_id
+        self._initial_users = initial_users
         self._open_tree = open_tree
         self._dependencies = dependencies
         self._clock = clock
         self._session_timeout_ms = session_timeout_ms
-        self._receiver = ImageReceiver(broker_id, is_deleted)
+        self._receiver = ImageReceiver(broker_id, is_deleted, self._stored_controller_epoch)
+        self.secret: ClusterSecret
         self._found = ClusterImage()
         self._tree: Tree | None = None
         self._expired = asyncio.Event()
         self._tree_unreachable_since_ms: float | None = None
         self._displaced = asyncio.Event()  # the registration was deleted or replaced
+        self._is_registration_outdated = asyncio.Event()
         self._registration: BrokerRegistration | None = None
         self._task: asyncio.Task[None] | None = None
         self._active_controller: ActiveController | None = None
@@ -246,7 +268,10 @@ class Membership:
         """
         tree = await self._open_session()
         await initialize_tree(tree, self._dependencies.random, await find_cluster_id(tree))
+        self.secret = await find_cluster_secret(tree, self._dependencies.random)
+        await store_initial_users(tree, self._initial_users)
         self._found = await load_image(tree)
+        self._receiver.last_stored_epoch = self._found.controller_epoch
         if self._producer_ids is not None:
             await self._producer_ids.stock_up()
         return self._found
@@ -254,7 +279,14 @@ class Membership:
     async def join(self, registration: BrokerRegistration) -> None:
         """Register, and return when the controller has sent an image. BrokerIdInUse, ClusterError."""
         self._registration = registration
-        await self._register()
+        while True:
+            try:
+                await self._register()
+                break
+            except SessionExpired:
+                logger.warning("session ended while the logs were opened, opening another: broker=%d", self.broker_id)
+                await self._end_session()
+                await self._open_session()
         self._task = asyncio.get_running_loop().create_task(self._run())
         first = asyncio.get_running_loop().create_task(self._first_image.wait())
         try:
@@ -266,7 +298,7 @@ class Membership:
             raise ClusterError(f"the membership of broker {self.broker_id} ended before the first image arrived")
 
     async def stop(self) -> None:
-        """Stop being the controller or a candidate, and apply no more images."""
+        """Stop being the controller or a candidate, and stop applying images."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -313,8 +345,10 @@ class Membership:
     async def _register(self) -> None:
         assert self._tree is not None
         assert self._registration is not None
-        timeout_ms = self._session_timeout_ms
-        epoch = await register_broker(self._tree, self._registration, session_timeout_ms=timeout_ms)
+        timeout_ms, registration = self._session_timeout_ms, self._registration
+        epoch = await register_broker(self._tree, registration, session_timeout_ms=timeout_ms)
+        if self._registration is not registration:
+            self._is_registration_outdated.set()
         self._receiver.begin_broker_epoch(epoch)
         logger.info("broker registered: broker=%d epoch=%d", self.broker_id, epoch)
 
@@ -326,6 +360,7 @@ class Membership:
             tasks = [
                 loop.create_task(self._run_for_controller(self._tree)),
                 loop.create_task(self._stay_registered(self._tree)),
+                loop.create_task(self._report_offline_replicas(self._tree)),
                 loop.create_task(self._expired.wait()),
             ]
             try:
@@ -359,13 +394,40 @@ class Membership:
                 await asyncio.sleep(_RETRY_S)
                 self._displaced.set()
 
+    def set_offline_replicas(self, offline: ReplicaSet) -> None:
+        """List these replicas as offline in the registration, now and in later ones."""
+        before = self._registration
+        if before is not None and before.offline != offline:
+            self._registration = replace(before, offline=offline)
+            self._is_registration_outdated.set()
+
+    async def _report_offline_replicas(self, tree: Tree) -> None:
+        """Update the registration whenever the offline replicas change. Returns when the session has expired."""
+        while True:
+            await self._is_registration_outdated.wait()
+            self._is_registration_outdated.clear()
+            registration = self._registration
+            assert registration is not None
+            try:
+                # If it is not registered now, the next registration has them.
+                if await update_registration(tree, registration):
+                    offline = sum(len(each.partitions) for each in registration.offline.values())
+                    logger.warning("offline replicas reported: broker=%d offline=%d", self.broker_id, offline)
+            except SessionExpired:
+                return
+            except ClusterError as error:
+                logger.warning("offline replicas not reported, retrying: broker=%d error=%s", self.broker_id, error)
+                await asyncio.sleep(_RETRY_S)
+                self._is_registration_outdated.set()
+
     async def _replace_session(self) -> None:
         logger.warning("session ended, opening another: broker=%d epoch=%d", self.broker_id, self.broker_epoch)
         self._remember_epoch()
         while True:
             try:
                 await self._end_session()
-                await self._open_session()
+                tree = await self._open_session()
+                self.secret = await find_cluster_secret(tree, self._dependencies.random)
                 await self._register()
             except ClusterError as error:
                 logger.warning("registration failed, retrying: broker=%d error=%s", self.broker_id, error)
@@ -382,8 +444,11 @@ class Membership:
             return
         seen = self._receiver.image.brokers.get(self.broker_id)
         # If no controller has seen the epoch that ends, none knows yet that a disk was emptied.
-        is_emptied = self._registration.is_emptied and (seen is None or seen.epoch != previous)
-        self._registration = replace(self._registration, clean_epoch=previous, is_emptied=is_emptied)
+        before = self._registration
+        is_emptied = before.is_emptied and (seen is None or seen.epoch != previous)
+        # The first epoch of this process, not the one before it: a disk may be older than its folders say.
+        since = previous if before.clean_since == UNKNOWN_EPOCH else before.clean_since
+        self._registration = replace(before, clean_epoch=previous, clean_since=since, is_emptied=is_emptied)
 
     async def declare_dead(self, broker_id: int, epoch: int) -> None:
         """Delete another broker's registration of this epoch, and its claim to be the controller."""
@@ -437,6 +502,21 @@ class Membership:
         finally:
             self._active_controller = None
             await active.close(give_up=True)
+
+    async def _stored_controller_epoch(self, expected: int) -> int | None:
+        """What the tree holds, None if it cannot be read. The server of this session may lag behind: `expected` is
+        waited for a little.
+        """
+        tree, stored = self._tree, None
+        try:
+            async with asyncio.timeout(_EPOCH_TIMEOUT_S):
+                while tree is not None and (stored is None or stored < expected):
+                    if stored is not None:
+                        await asyncio.sleep(_EPOCH_POLL_S)
+                    stored = decode_controller_epoch((await tree.get(layout.CONTROLLER_EPOCH)).data)
+        except (ClusterError, TimeoutError):
+            pass
+        return stored
 
     async def step_down(self, rest_s: float) -> None:
         """Give up being the controller and a leader, and do not run again for a while: this broker is cut off."""

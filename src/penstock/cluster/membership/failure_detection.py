@@ -19,7 +19,7 @@ import asyncio
 import contextlib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -39,8 +39,8 @@ _GRACE_SESSIONS: Final = 5
 _PROBE: Final = ApiVersionsRequest("penstock-controller", "1")
 _PROBE_VERSION: Final = 3
 
-_REFUSALS: Final = 2
-_BETWEEN_REFUSALS_S: Final = 0.02
+_REFUSED_MAX: Final = 2
+_REFUSED_RETRY_S: Final = 0.02
 _RECONNECT_S: Final = 0.5
 _CONNECT_TIMEOUT_S: Final = 3.0
 
@@ -136,10 +136,16 @@ class ConnectionFailureDetector(_FailureDetector):
     """Runs on every broker of a cluster. `endpoint_of` is where a broker listens to brokers."""
 
     def __init__(
-        self, members: Members, endpoint_of: Callable[[int], Endpoint | None], session_timeout_ms: int
+        self,
+        members: Members,
+        endpoint_of: Callable[[int], Endpoint | None],
+        session_timeout_ms: int,
+        wait_until_closed: Callable[[Endpoint], Awaitable[None]] | None = None,
     ) -> None:
+        """`wait_until_closed` connects to listeners that expect more than a connection; OSError as sockets have it."""
         super().__init__(members, session_timeout_ms)
         self._endpoint_of = endpoint_of
+        self._wait_until_closed = wait_until_closed or _wait_until_closed
 
     def _targets(self, image: ClusterImage) -> dict[int, tuple[int, ...]]:
         me = self._members.broker_id
@@ -150,26 +156,26 @@ class ConnectionFailureDetector(_FailureDetector):
         }
 
     async def _watch(self, broker_id: int, epoch: int) -> None:
-        refusals = 0
+        refused = 0
         was_open = False
         while True:
             endpoint = self._endpoint_of(broker_id)
             if endpoint is None:
                 return
             try:
-                await _wait_until_closed(endpoint)
+                await self._wait_until_closed(endpoint)
             except ConnectionRefusedError:
-                refusals += 1
-                if refusals >= _REFUSALS:
+                refused += 1
+                if refused >= _REFUSED_MAX:
                     how = "closed its connections and refuses new ones" if was_open else "refuses connections"
                     await self._declare_dead(broker_id, epoch, f"{endpoint} {how}")
                     return
-                await asyncio.sleep(_BETWEEN_REFUSALS_S)
+                await asyncio.sleep(_REFUSED_RETRY_S)
             except (OSError, TimeoutError):
-                refusals = 0
+                refused = 0
                 await asyncio.sleep(_RECONNECT_S)
             else:
-                refusals = 0
+                refused = 0
                 was_open = True
 
 
@@ -208,7 +214,7 @@ class Verdict(Enum):
 
 
 def verdict(brokers: int, answering: int, silent: int) -> Verdict:
-    """For counts of brokers, including the controller, which answers itself.
+    """The verdict for counts of brokers. They include the controller, which answers itself.
 
     3 with 2 answering, 1 silent: DEAD. 3 with 1 and 2: CUT_OFF. 2 with 1 and 1: WAIT. 3 with 1 and 1: WAIT, because the
     third has missed a probe or two and may be about to fall silent as well.

@@ -1,7 +1,8 @@
-"""What a broker itself writes into the metadata tree: initial tree, registration, producer id blocks.
+"""What a broker itself writes into the metadata tree: initial tree, secret, registration, producer id blocks.
 
-The initial tree (classic paths, cluster id) may be created by several brokers at once and at every start; the first one
-names the cluster.
+The initial tree (classic paths, cluster id, cluster secret) may be created by several brokers at once and at every
+start; the first one names the cluster and draws its secret. The initial users of the settings are stored unless the
+tree knows their names: a user that was removed leaves an empty document, and stays removed.
 
 A broker is registered by an ephemeral node under /brokers/ids; the creation number of the node is the broker epoch. An
 id belongs to one session. A node of another session belongs to another broker, unless it names the addresses that this
@@ -17,9 +18,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
 
+from penstock.cluster.entity_configs import Entity, Settings
 from penstock.cluster.errors import (
     BadVersion,
     BrokerIdInUse,
@@ -35,14 +38,19 @@ from penstock.cluster.tree.layout import (
     ProducerIdBlock,
     decode_broker,
     decode_cluster_id,
+    decode_cluster_secret,
     decode_producer_ids,
     encode_broker,
     encode_cluster_id,
+    encode_cluster_secret,
+    encode_config,
+    encode_log_dir_event,
     encode_producer_ids,
 )
-from penstock.cluster.tree.tree import Node, SessionEvent, Tree, ensure_path, find
+from penstock.cluster.tree.tree import Create, Node, SessionEvent, Set, Tree, ensure_path, find
 from penstock.log.log_dirs.identity import encode_id
 from penstock.runtime.randomness import Random
+from penstock.security.broker_proof import SECRET_BYTES, ClusterSecret
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +83,28 @@ async def initialize_tree(tree: Tree, random: Random, wanted_id: str | None = No
     if wanted_id is not None and found != wanted_id:
         raise ClusterIdMismatch(wanted_id, found)
     return found
+
+
+async def find_cluster_secret(tree: Tree, random: Random) -> ClusterSecret:
+    """The secret with which brokers prove themselves; the first broker that finds none creates it. LayoutError,
+    TreeError.
+    """
+    while (node := await find(tree, layout.CLUSTER_SECRET)) is None:
+        # Another broker may be first; and without an answer it is unknown whether the node was created.
+        with contextlib.suppress(NodeExists, ConnectionLost):
+            await tree.create(layout.CLUSTER_SECRET, encode_cluster_secret(random.random_bytes(SECRET_BYTES)))
+    return ClusterSecret(decode_cluster_secret(node.data))
+
+
+async def store_initial_users(tree: Tree, users: Mapping[str, Settings]) -> None:
+    """Create the documents of users of which the tree has none. TreeError."""
+    for name, settings in users.items():
+        path = Entity(user=name).path
+        if await find(tree, path) is None:
+            await ensure_path(tree, path.rpartition("/")[0])
+            with contextlib.suppress(NodeExists):
+                await tree.create(path, encode_config(settings))
+                logger.info("initial user stored: user=%s", name)
 
 
 # --- registration
@@ -114,6 +144,22 @@ def _wake_at(event: SessionEvent, changed: asyncio.Event) -> None:
     # The next request then fails with SessionExpired.
     if event is SessionEvent.EXPIRED:
         changed.set()
+
+
+async def update_registration(tree: Tree, registration: BrokerRegistration) -> bool:
+    """Replace what this session has registered, and notify the controller; returns whether it is registered at all.
+
+    The node stays the same, and the broker epoch with it. TreeError: the outcome may be unknown.
+    """
+    path = layout.broker_path(registration.broker_id)
+    node = await find(tree, path)
+    if node is None or node.owner != tree.session_id:
+        return False
+    data = encode_broker(registration)
+    if node.data != data:
+        event = f"{layout.LOG_DIR_EVENTS}/log_dir_event_{registration.broker_id}_{node.created}_{node.version}"
+        await tree.multi([Set(path, data, node.version), Create(event, encode_log_dir_event(registration.broker_id))])
+    return True
 
 
 async def _wait_for_end(registration: BrokerRegistration, changed: asyncio.Event, left_s: float, node: Node) -> None:

@@ -6,14 +6,14 @@ seconds: without the tree no other broker can take over. Leaderships that were n
 notices that the broker is gone.
 
 `.broker-life` in each data folder holds the previous broker epoch and whether that run ended cleanly (KIP-966). A
-folder without the file is new, and the broker registers as one whose disk was emptied. A clean shutdown is written last
-of all and cleared before anything else is written. Folders that disagree count as unclean.
+folder without the file is new, and the broker registers as one whose disk was emptied, with the replicas that its other
+folders have kept. It does so too if a folder that the file names is no longer configured. A clean shutdown is written
+last of all and cleared before anything else is written. Folders that disagree count as unclean.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Sequence
 from typing import Final, Protocol
@@ -35,7 +35,7 @@ from penstock.wire.types import Message
 logger = logging.getLogger(__name__)
 
 CLEAN_SHUTDOWN_FILE: Final = ".broker-life"
-_MAX_FILE_BYTES: Final = 4096
+_MAX_FILE_BYTES: Final = 64 * 1024
 
 _RETRY_S: Final = 0.25
 _ANSWER_MS: Final = 10_000
@@ -52,42 +52,39 @@ Partitions = Sequence[tuple[str, int]]
 class _StoredEpoch(msgspec.Struct):
     epoch: int
     clean: bool
+    folders: tuple[str, ...] = ()
+    """All data folders that the broker had, including those that had failed."""
+    failed: tuple[str, ...] = ()
+    """The folders that had failed."""
 
 
 class PreviousBrokerEpoch:
     """`clean_epoch` and `is_emptied` as in `BrokerRegistration`.
 
-    `is_emptied` reads the folders each time: opening the logs before the registration may find damage after which the
-    folders count as new (`forget_previous_epoch`).
+    `new_folders` have no file. `outdated` folders had failed while the broker went on with the others, so a partition
+    that is in one of these and in another folder was created again in the other.
     """
 
-    def __init__(self, clean_epoch: int, files: Files, folders: Sequence[str]) -> None:
-        self.clean_epoch = clean_epoch
-        self._files = files
-        self._folders = tuple(folders)
-
-    @property
-    def is_emptied(self) -> bool:
-        return any(_read(self._files, folder) is None for folder in self._folders)
+    def __init__(self, files: Files, folders: Sequence[str]) -> None:
+        found = {folder: _read(files, folder) for folder in (folder.rstrip("/") or "/" for folder in folders)}
+        stored = [each for each in found.values() if each is not None]
+        newest = max((each.epoch for each in stored), default=UNKNOWN_EPOCH)
+        distinct = {(each.epoch, each.clean) for each in stored}
+        is_clean = len(distinct) == 1 and len(stored) == len(found) and stored[0].clean
+        self.clean_epoch = newest if is_clean else UNKNOWN_EPOCH
+        latest = [each for each in stored if each.epoch == newest]
+        older = {folder for folder, each in found.items() if each is not None and UNKNOWN_EPOCH < each.epoch < newest}
+        self.outdated = frozenset(older.union(*(each.failed for each in latest)).intersection(found))
+        self.new_folders = frozenset(folder for folder, each in found.items() if each is None)
+        # A folder may also be missing from the settings.
+        self.is_emptied = bool(
+            self.new_folders or {folder for each in latest for folder in each.folders} - found.keys()
+        )
 
 
 def read_previous_epoch(files: Files, folders: Sequence[str]) -> PreviousBrokerEpoch:
     """Before the folders are opened. A file that cannot be read counts as unclean."""
-    found = [_read(files, folder) for folder in folders]
-    distinct = {(stored.epoch, stored.clean) for stored in found if stored is not None}
-    clean_epoch = UNKNOWN_EPOCH
-    if len(distinct) == 1 and None not in found:
-        epoch, clean = distinct.pop()
-        clean_epoch = epoch if clean else UNKNOWN_EPOCH
-    return PreviousBrokerEpoch(clean_epoch, files, folders)
-
-
-def forget_previous_epoch(files: Files, folders: Sequence[str]) -> None:
-    """From now on the folders count as new. OSError."""
-    for folder in folders:
-        with contextlib.suppress(FileNotFoundError):
-            files.remove(f"{folder}/{CLEAN_SHUTDOWN_FILE}")
-        files.sync_folder(folder)
+    return PreviousBrokerEpoch(files, folders)
 
 
 def clear_clean_shutdown(files: Files, folders: Sequence[str]) -> None:
@@ -95,13 +92,22 @@ def clear_clean_shutdown(files: Files, folders: Sequence[str]) -> None:
     for folder in folders:
         stored = _read(files, folder)
         if stored is not None and stored.clean:
-            _write(files, folder, _StoredEpoch(stored.epoch, clean=False))
+            _write(files, folder, _StoredEpoch(stored.epoch, False, stored.folders, stored.failed))
 
 
-def write_broker_epoch(files: Files, folders: Sequence[str], epoch: int, *, clean: bool) -> None:
-    """OSError."""
+def write_broker_epoch(
+    files: Files,
+    folders: Sequence[str],
+    epoch: int,
+    *,
+    clean: bool,
+    others: Sequence[str] = (),
+    failed: Sequence[str] = (),
+) -> None:
+    """In these folders. The broker has `others`, and some that `failed`. OSError."""
+    known = tuple(sorted({*folders, *others, *failed}))
     for folder in folders:
-        _write(files, folder, _StoredEpoch(epoch, clean))
+        _write(files, folder, _StoredEpoch(epoch, clean, known, tuple(failed)))
 
 
 def _read(files: Files, folder: str) -> _StoredEpoch | None:
@@ -200,14 +206,18 @@ async def controlled_shutdown(broker: StoppingBroker, clock: Clock, within_ms: f
 
 
 def _is_follower_catching_up(broker: StoppingBroker, partitions: Partitions) -> bool:
-    """Whether a live replica of one of these partitions is not in sync yet."""
+    """Whether an online replica of one of these partitions is not in sync yet."""
     image = broker.image
-    for topic, index in partitions:
-        partition = image.partition(topic, index)
-        if partition is not None and any(
-            each in image.brokers and each not in image.shutting_down and each not in partition.isr
-            for each in partition.replicas
-            if each != broker.broker_id
+    for name, index in partitions:
+        topic, partition = image.topics.get(name), image.partition(name, index)
+        if (
+            topic is not None
+            and partition is not None
+            and any(
+                image.is_online(each, topic, index) and each not in image.shutting_down and each not in partition.isr
+                for each in partition.replicas
+                if each != broker.broker_id
+            )
         ):
             return True
     return False

@@ -7,21 +7,30 @@ preparations nor listeners can prevent a change. In a cluster, `Membership` impl
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Protocol
 
 from penstock.cluster.controller.configs import ConfigRules
 from penstock.cluster.controller.controller import Controller
 from penstock.cluster.controller.store import claim_controller
 from penstock.cluster.controller.topics import TopicDefaults
+from penstock.cluster.entity_configs import Settings
 from penstock.cluster.errors import BrokerIdInUse, MetadataUnavailable, NodeExists, NotController, NotStarted, TreeError
 from penstock.cluster.image import ClusterImage
 from penstock.cluster.image_propagation import Cancel, ImageHolder, Listener, Preparation
-from penstock.cluster.membership.registration import ProducerIds, initialize_tree
+from penstock.cluster.membership.registration import (
+    ProducerIds,
+    find_cluster_secret,
+    initialize_tree,
+    store_initial_users,
+)
 from penstock.cluster.tree import layout
 from penstock.cluster.tree.layout import BrokerRegistration, encode_broker
 from penstock.cluster.tree.tree import Tree
 from penstock.runtime.clock import Clock
 from penstock.runtime.randomness import Random
+from penstock.security.broker_proof import ClusterSecret
 
 
 class Metadata(Protocol):
@@ -43,6 +52,10 @@ class Metadata(Protocol):
     def prepare(self, preparation: Preparation) -> Cancel:
         """Await `preparation` with the image before and after each change, before the change is visible."""
 
+    @property
+    def secret(self) -> ClusterSecret:
+        """The secret with which brokers of this cluster prove themselves."""
+
     async def allocate_producer_id(self) -> int:
         """A producer id that was never used. ProducerIdsExhausted, TreeError."""
 
@@ -61,15 +74,18 @@ class StandaloneMetadata(ImageHolder):
         *,
         broker_id: int,
         defaults: TopicDefaults = TopicDefaults(),  # noqa: B008 - immutable
+        initial_users: Mapping[str, Settings] = MappingProxyType({}),
     ) -> None:
         super().__init__()
         self.controller: Controller | None = None
+        self.secret: ClusterSecret
         self._tree = tree
         self._clock = clock
         self._random = random
         self._rules = rules
         self._broker_id = broker_id
         self._defaults = defaults
+        self._initial_users = initial_users
         self._producer_ids = ProducerIds(tree, broker_id)
 
     async def start(self, registration: BrokerRegistration, *, cluster_id: str | None = None) -> ClusterImage:
@@ -79,6 +95,8 @@ class StandaloneMetadata(ImageHolder):
         raises ClusterIdMismatch. BrokerIdInUse, LayoutError, TreeError.
         """
         await initialize_tree(self._tree, self._random, cluster_id)
+        self.secret = await find_cluster_secret(self._tree, self._random)
+        await store_initial_users(self._tree, self._initial_users)
         try:
             await self._tree.create(layout.broker_path(self._broker_id), encode_broker(registration), ephemeral=True)
         except NodeExists as error:
@@ -116,7 +134,7 @@ class StandaloneMetadata(ImageHolder):
         return await self._producer_ids.allocate()
 
     async def close(self) -> None:
-        """Accept no more changes, and return when those under way are done."""
+        """Accept no further changes, and return when those under way are done."""
         controller, self.controller = self.controller, None
         if controller is not None:
             await controller.resign()

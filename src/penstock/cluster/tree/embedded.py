@@ -59,6 +59,7 @@ from penstock.cluster.tree.tree import (
     TreeState,
     Watcher,
     check_path,
+    watch_each_once,
 )
 from penstock.log.checkpoints import (
     forget_failed_sync,
@@ -68,7 +69,7 @@ from penstock.log.checkpoints import (
     parent_folder,
 )
 from penstock.log.errors import is_disk_full
-from penstock.runtime.files import File, Files, Lock
+from penstock.runtime.files import File, Files, Lock, make_private
 from penstock.runtime.randomness import Random
 from penstock.runtime.threads import Outcome, Workers, WorkersError
 
@@ -193,6 +194,8 @@ def create_journal(
     temporary = path + _TEMPORARY_SUFFIX
     file = files.open(temporary, create=True)
     try:
+        # It holds the cluster's secret and the credentials of users.
+        make_private(file)
         # A crash may have left a longer file.
         file.truncate(0)
         journal = Journal(path, file, random.random_bytes(_SALT_BYTES), _HEADER.size, 0, sequence)
@@ -240,6 +243,7 @@ def open_journal(files: Files, path: str) -> Loaded | None:
     except FileNotFoundError:
         return None
     try:
+        make_private(file)
         return _load(file, path)
     except BaseException:
         file.close()
@@ -471,6 +475,9 @@ class EmbeddedTree:
 
         return cancel
 
+    def watch_once(self, paths: Sequence[str], watcher: Watcher) -> None:
+        watch_each_once(self, paths, watcher)
+
     def watch_session(self, watcher: SessionWatcher) -> Cancel:
         self._session_watchers.append(watcher)
 
@@ -612,7 +619,7 @@ class EmbeddedTree:
         if error is None:
             self._rewrite_at = self._next_rewrite()
         elif isinstance(error, WorkersError) or (isinstance(error, OSError) and error.errno in _TRANSIENT):
-            logger.warning("journal not rewritten, it grows on: path=%s error=%s", self._path, error)
+            logger.warning("journal not rewritten, it keeps growing: path=%s error=%s", self._path, error)
             self._rewrite_at = self._journal.size + self._rewrite_bytes
         else:
             self._failure(error)

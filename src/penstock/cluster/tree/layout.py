@@ -8,7 +8,7 @@ has it in the wrong shape, raises LayoutError with its path.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -16,6 +16,17 @@ import msgspec
 
 from penstock.cluster.errors import LayoutError
 from penstock.log.log_dirs.identity import decode_id, encode_id
+from penstock.security.acls import (
+    AclEntry,
+    Operation,
+    PatternType,
+    Permission,
+    ResourcePattern,
+    ResourceType,
+    member_named,
+    title_of,
+)
+from penstock.security.broker_proof import SECRET_BYTES
 
 BROKER_IDS: Final = "/brokers/ids"
 TOPICS: Final = "/brokers/topics"
@@ -25,23 +36,30 @@ CONTROLLER_EPOCH: Final = "/controller_epoch"
 CLUSTER_ID: Final = "/cluster/id"
 TOPIC_CONFIGS: Final = "/config/topics"
 BROKER_CONFIGS: Final = "/config/brokers"
+CONFIG_CHANGES: Final = "/config/changes"
+LOG_DIR_EVENTS: Final = "/log_dir_event_notification"
 DELETE_TOPICS: Final = "/admin/delete_topics"
 REASSIGN_PARTITIONS: Final = "/admin/reassign_partitions"
 PREFERRED_ELECTION: Final = "/admin/preferred_replica_election"
 PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
-BROKER_EPOCHS: Final = "/penstock/broker_epochs"  # our own: of each broker the last epoch that a controller handled
+# Our own: of each broker the last epoch that a controller handled, and what brokers prove themselves with.
+BROKER_EPOCHS: Final = "/penstock/broker_epochs"
+CLUSTER_SECRET: Final = "/penstock/cluster_secret"
+LITERAL_ACLS: Final = "/kafka-acl"
+PREFIXED_ACLS: Final = "/kafka-acl-extended/prefixed"
+ACL_CHANGES: Final = ("/kafka-acl-changes", "/kafka-acl-extended-changes")  # what tools leave there after a change
 
 # What every tool expects to exist, empty or not.
 PERSISTENT_PATHS: Final = (
     "/consumers",
     BROKER_IDS,
     TOPICS,
-    "/config/changes",
+    CONFIG_CHANGES,
     DELETE_TOPICS,
     SEQUENCE_IDS,
     "/isr_change_notification",
     PRODUCER_ID_BLOCK,
-    "/log_dir_event_notification",
+    LOG_DIR_EVENTS,
     TOPIC_CONFIGS,
     "/config/clients",
     "/config/users",
@@ -87,6 +105,26 @@ def deletion_path(name: str) -> str:
     return f"{DELETE_TOPICS}/{name}"
 
 
+def acl_folder(kind: ResourceType, pattern_type: PatternType) -> str:
+    return f"{PREFIXED_ACLS if pattern_type is PatternType.PREFIXED else LITERAL_ACLS}/{title_of(kind)}"
+
+
+def acl_path(pattern: ResourcePattern) -> str:
+    """Kafka does not encode names, so those with a slash have no path; see `pattern_at`."""
+    return f"{acl_folder(pattern.type, pattern.pattern_type)}/{pattern.name}"
+
+
+def pattern_at(path: str) -> ResourcePattern | None:
+    """The pattern whose ACLs are stored at a path; None if it is not such a path."""
+    for root, pattern_type in ((LITERAL_ACLS, PatternType.LITERAL), (PREFIXED_ACLS, PatternType.PREFIXED)):
+        if path.startswith(f"{root}/"):
+            kind, _, name = path[len(root) + 1 :].partition("/")
+            found = next((each for each in ResourceType if title_of(each) == kind), None)
+            if found is not None and name and "/" not in name:
+                return ResourcePattern(found, name, pattern_type)
+    return None
+
+
 PLAINTEXT: Final = "PLAINTEXT"
 NO_LEADER: Final = -1
 UNKNOWN_EPOCH: Final = -1
@@ -111,11 +149,25 @@ class Endpoint(NamedTuple):
         return f"{self.listener}://{host}:{self.port}"
 
 
+class TopicReplicas(NamedTuple):
+    """A broker's replicas of one topic. A topic that was deleted and created again has another id."""
+
+    topic_id: bytes
+    partitions: frozenset[int]
+
+
+ReplicaSet = Mapping[str, TopicReplicas]
+"""Replicas of one broker, by topic."""
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
     """A registered broker. `epoch` is the creation number of its node, so each registration has another one.
-    `clean_epoch` is the previous epoch if its data folders say that it ended cleanly, else UNKNOWN_EPOCH. `is_emptied`:
-    some data folder is new; the broker says so until an image has shown it registered like that.
+    `clean_epoch` is the previous epoch if its data folders say that it ended cleanly, else UNKNOWN_EPOCH. `clean_since`
+    is an earlier epoch since which nothing was lost: controllers may have missed those between the two. `is_emptied`:
+    some data folder is new; the broker says so until an image has shown it registered like that. `kept` are then the
+    replicas in its other folders: all that are not listed count as lost. `offline` are the replicas in failed folders;
+    the broker changes that list while it is registered.
     """
 
     broker_id: int
@@ -126,6 +178,22 @@ class BrokerRegistration:
     epoch: int = UNKNOWN_EPOCH
     clean_epoch: int = UNKNOWN_EPOCH
     is_emptied: bool = False
+    clean_since: int = UNKNOWN_EPOCH
+    kept: ReplicaSet = field(default_factory=dict)
+    offline: ReplicaSet = field(default_factory=dict)
+
+    def is_offline(self, topic: str, topic_id: bytes, partition: int) -> bool:
+        """Whether its replica is in a failed data folder."""
+        return _holds(self.offline, topic, topic_id, partition)
+
+    def has_kept(self, topic: str, topic_id: bytes, partition: int) -> bool:
+        """Whether its replica is in a data folder that is not new."""
+        return _holds(self.kept, topic, topic_id, partition)
+
+
+def _holds(replicas: ReplicaSet, topic: str, topic_id: bytes, partition: int) -> bool:
+    found = replicas.get(topic)
+    return found is not None and found.topic_id == topic_id and partition in found.partitions
 
 
 class PartitionAssignment(NamedTuple):
@@ -175,6 +243,10 @@ class _Broker(msgspec.Struct, omit_defaults=True):
     timestamp: str | int | None = None
     penstock_clean_epoch: int = UNKNOWN_EPOCH
     penstock_emptied: bool = False
+    penstock_clean_since: int = UNKNOWN_EPOCH
+    # By topic: its id, and the partitions.
+    penstock_kept: dict[str, tuple[str, list[int]]] = {}
+    penstock_offline: dict[str, tuple[str, list[int]]] = {}
 
 
 def encode_broker(broker: BrokerRegistration) -> bytes:
@@ -194,8 +266,16 @@ def encode_broker(broker: BrokerRegistration) -> bytes:
         document["rack"] = broker.rack
     if broker.clean_epoch != UNKNOWN_EPOCH:
         document["penstock_clean_epoch"] = broker.clean_epoch
+    if broker.clean_since != UNKNOWN_EPOCH:
+        document["penstock_clean_since"] = broker.clean_since
     if broker.is_emptied:
         document["penstock_emptied"] = True
+    for name, replicas in (("penstock_kept", broker.kept), ("penstock_offline", broker.offline)):
+        if replicas:
+            document[name] = {
+                topic: [encode_id(found.topic_id), sorted(found.partitions)]
+                for topic, found in sorted(replicas.items())
+            }
     return msgspec.json.encode(document)
 
 
@@ -216,12 +296,26 @@ def decode_broker(broker_id: int, data: bytes, epoch: int = UNKNOWN_EPOCH) -> Br
         raise LayoutError(path, "it has no endpoints")
     timestamp = str(document.timestamp)
     timestamp_ms = int(timestamp) if timestamp.isascii() and timestamp.isdigit() and len(timestamp) < 20 else -1
-    if not UNKNOWN_EPOCH <= document.penstock_clean_epoch <= _INT64_MAX:
-        raise LayoutError(path, "penstock_clean_epoch is out of range")
+    for name in ("penstock_clean_epoch", "penstock_clean_since"):
+        if not UNKNOWN_EPOCH <= getattr(document, name) <= _INT64_MAX:
+            raise LayoutError(path, f"{name} is out of range")
     return BrokerRegistration(
         broker_id, tuple(endpoints), document.rack, timestamp_ms, document.features or {}, epoch,
-        document.penstock_clean_epoch, document.penstock_emptied,
+        document.penstock_clean_epoch, document.penstock_emptied, document.penstock_clean_since,
+        _replica_set(path, document.penstock_kept), _replica_set(path, document.penstock_offline),
     )  # fmt: skip
+
+
+def _replica_set(path: str, found: Mapping[str, tuple[str, list[int]]]) -> ReplicaSet:
+    try:
+        return {topic: TopicReplicas(decode_id(text), frozenset(indexes)) for topic, (text, indexes) in found.items()}
+    except ValueError as error:
+        raise LayoutError(path, f"it lists an invalid topic id: {error}") from error
+
+
+def encode_log_dir_event(broker_id: int) -> bytes:
+    """Version 1, as Kafka writes it: a data folder of this broker has failed."""
+    return msgspec.json.encode({"version": 1, "broker": broker_id, "event": 1})
 
 
 def _endpoint(path: str, text: str, protocols: Mapping[str, str] | None) -> Endpoint:
@@ -280,6 +374,28 @@ def decode_topic(name: str, data: bytes) -> TopicAssignment:
         removing = tuple(document.removing_replicas.get(key, ()))
         found.append(PartitionAssignment(tuple(replicas), adding, removing))
     return TopicAssignment(topic_id, tuple(found))
+
+
+class _TopicId(msgspec.Struct):
+    version: int
+    topic_id: str
+
+
+def encode_topic_id(topic_id: bytes | None) -> bytes:
+    """The document of the node above a topic's partitions, where Kafka has no data.
+
+    Tools before Kafka 2.8 leave the id out when they rewrite the topic's document. Without it, the topic would be
+    mistaken for another one.
+    """
+    return b"" if topic_id is None else msgspec.json.encode(_TopicId(1, encode_id(topic_id)))
+
+
+def decode_topic_id(data: bytes) -> bytes | None:
+    """None if the node has none, as in a tree of Kafka's."""
+    try:
+        return decode_id(msgspec.json.decode(data, type=_TopicId).topic_id)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
+        return None
 
 
 class _State(msgspec.Struct, omit_defaults=True):
@@ -362,6 +478,78 @@ def decode_preferred_election(data: bytes) -> list[tuple[str, int]]:
     return found
 
 
+class _ConfigChange(msgspec.Struct):
+    version: int = 0
+    entity_type: str | None = None
+    entity_name: str | None = None
+    entity_path: str | None = None
+
+
+def decode_config_change(path: str, data: bytes) -> str:
+    """Whose settings a tool has changed: "topics/views", "users/alice/clients/web".
+
+    Version 2 names the path, version 1 a type and a name; Kafka 0.8 wrote only the name of a topic.
+    """
+    try:
+        found = msgspec.json.decode(data, type=_ConfigChange | str)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise LayoutError(path, str(error)) from error
+    if isinstance(found, str):
+        return f"topics/{found}"
+    if found.entity_path is not None:
+        return found.entity_path
+    if found.entity_type is None or found.entity_name is None:
+        raise LayoutError(path, "it does not say whose settings have changed")
+    return f"{found.entity_type}/{found.entity_name}"
+
+
+# --- ACLs
+
+
+class _Acl(msgspec.Struct):
+    principal: str
+    permissionType: str  # noqa: N815 - as it is in the document
+    operation: str
+    host: str
+
+
+class _AclList(msgspec.Struct):
+    version: int
+    acls: list[_Acl]
+
+
+_ACL_VERSION: Final = 1
+
+
+def encode_acls(entries: Iterable[AclEntry]) -> bytes:
+    """Version 1. The same entries give the same bytes."""
+    rows = [_Acl(each.principal, title_of(each.permission), title_of(each.operation), each.host) for each in entries]
+    rows.sort(key=lambda row: (row.principal, row.permissionType, row.operation, row.host))
+    return msgspec.json.encode(_AclList(_ACL_VERSION, rows))
+
+
+def decode_acls(path: str, data: bytes) -> frozenset[AclEntry]:
+    """A node without data has no ACLs. What cannot be understood might deny something, so it is never left out."""
+    if not data:
+        return frozenset()
+    document = _decode(path, data, _AclList)
+    if document.version != _ACL_VERSION:
+        raise LayoutError(path, f"unknown version {document.version}")
+    return frozenset(_acl_entry(path, row) for row in document.acls)
+
+
+def _acl_entry(path: str, row: _Acl) -> AclEntry:
+    try:
+        operation = member_named(Operation, row.operation)
+        permission = member_named(Permission, row.permissionType)
+    except ValueError as error:
+        raise LayoutError(path, str(error)) from error
+    kind, _, name = row.principal.partition(":")
+    if operation is Operation.ANY or permission is Permission.ANY or not (kind and name and row.host):
+        raise LayoutError(path, f"an ACL of principal {row.principal[:60]!r} is incomplete or of an unknown kind")
+    return AclEntry(row.principal, row.host, operation, permission)
+
+
 # --- configuration, controller, cluster, producer ids
 
 
@@ -433,6 +621,26 @@ def decode_cluster_id(data: bytes) -> str:
     found = _decode(CLUSTER_ID, data, _ClusterId).id
     if not found:
         raise LayoutError(CLUSTER_ID, "the id is empty")
+    return found
+
+
+class _ClusterSecret(msgspec.Struct):
+    version: int
+    secret: bytes  # base64
+
+
+def encode_cluster_secret(secret: bytes) -> bytes:
+    return msgspec.json.encode(_ClusterSecret(1, secret))
+
+
+def decode_cluster_secret(data: bytes) -> bytes:
+    """The error does not quote the document."""
+    try:
+        found = msgspec.json.decode(data, type=_ClusterSecret).secret
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        found = b""
+    if len(found) != SECRET_BYTES:
+        raise LayoutError(CLUSTER_SECRET, f"it does not hold a secret of {SECRET_BYTES} bytes")
     return found
 
 

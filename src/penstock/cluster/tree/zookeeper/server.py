@@ -206,7 +206,7 @@ def logging_text(level: str) -> str:
 
 
 def _escaped(value: str) -> str:
-    """For a Java properties file, which is Latin-1."""
+    """The text escaped for a Java properties file, which is Latin-1."""
     return "".join(
         "\\\\" if character == "\\" else character if character.isascii() else _java_escape(character)
         for character in value
@@ -235,7 +235,7 @@ class ZooKeeperProcess:
 
     @property
     def address(self) -> ServerAddress:
-        """As seen from this machine."""
+        """The address as seen from this machine."""
         host = self.settings.host
         return ServerAddress("127.0.0.1" if host in ("", "0.0.0.0", "::") else host, self.settings.port)
 
@@ -379,7 +379,8 @@ def _check_port(settings: ServerSettings) -> None:
 def _write_files(settings: ServerSettings) -> Path:
     folder = Path(settings.data_dir)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        # Snapshots hold what only some sessions may read.
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (folder / CONFIG_FILE).write_text(config_text(settings), encoding="latin-1")
         (folder / LOGGING_FILE).write_text(logging_text(settings.log_level), encoding="latin-1")
         if settings.members:

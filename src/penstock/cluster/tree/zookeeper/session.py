@@ -9,6 +9,12 @@ kazoo at once, because it writes a byte into a pipe for each, and a full pipe wo
 ZooKeeper's watches end with the first event and with the connection. A path is armed first for its children, then for
 itself by the request that also reads its transaction ids: an earlier change shows in the ids, a later one as an event.
 After each event, and after a reconnect, the path is armed again and the differences are reported.
+
+Many nodes are watched by ZooKeeper's SetWatches, which kazoo does not have: one request for a hundred paths, answered
+by a header only. It is made for reconnecting clients and reports at once what changed since a transaction id; with the
+largest id it only watches. Such a watch ends with its event; after a reconnect all are reported as changed.
+
+    request   the transaction id; the paths to watch for data; those for creation, none; those for children, none
 """
 
 from __future__ import annotations
@@ -16,9 +22,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import struct
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -41,6 +48,7 @@ from kazoo.protocol.states import (  # type: ignore[import-untyped]
 from penstock.cluster.errors import ConnectionLost, SessionExpired, TreeBusy, TreeError
 from penstock.cluster.tree.tree import Cancel, Event, EventKind, SessionEvent, Watcher
 from penstock.cluster.tree.zookeeper.ensemble import ZooKeeperConnect
+from penstock.cluster.tree.zookeeper.security import NO_SECURITY, ZooKeeperSecurity
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +59,9 @@ _CLOSE_TIMEOUT_S: Final = 3.0
 _CLOSE_UNCONNECTED_S: Final = 0.5
 _MAX_IN_FLIGHT: Final = 64
 _MAX_WAITING: Final = 10_000
+_INT: Final = struct.Struct("!i")
+_WATCHES_HEADER: Final = struct.Struct("!qi")
+_NEVER_BEFORE: Final = 2**63 - 1  # later than every transaction
 _LOST: Final = (ConnectionLoss, OperationTimeoutError, SessionMovedError)
 _ENDED: Final = (SessionExpiredError, AuthFailedError)
 _KINDS: Final = {
@@ -91,7 +102,10 @@ class _Waiting(NamedTuple):
 class ZooKeeperSession:
     """Create it on its event loop, `open` it, and `close` it."""
 
-    def __init__(self, connect: ZooKeeperConnect, session_timeout_ms: int) -> None:
+    def __init__(
+        self, connect: ZooKeeperConnect, session_timeout_ms: int, security: ZooKeeperSecurity = NO_SECURITY
+    ) -> None:
+        """ZooKeeperAuthFailed if the security cannot be set up."""
         self._connect = connect
         self._loop = asyncio.get_running_loop()
         timeout_s = session_timeout_ms / 1000
@@ -101,6 +115,7 @@ class ZooKeeperSession:
             handler=_Handler(timeout_s),
             connection_retry=_RETRY,
             logger=_kazoo_logger(),
+            **security.client_options(),
         )
         self._listener: Callable[[SessionEvent], None] = lambda event: None
         # Shared by kazoo's threads and the loop.
@@ -275,7 +290,7 @@ class ZooKeeperSession:
             _fail(answer, reason)
 
     async def _stop_client(self, timeout_s: float) -> None:
-        # In a thread, because it waits for kazoo's threads, for long if a server does not answer.
+        # In a thread: it waits for threads of kazoo, for a long time if a server does not answer.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await run_in_thread(partial(_stop, self._client), "zookeeper-stop")
@@ -349,6 +364,8 @@ class ZooKeeperWatches:
         self._session = session
         self._chroot = chroot
         self._watched: dict[str, _Watched] = {}
+        self._once: dict[str, list[Watcher]] = {}
+        self._on_once = session.on_loop(self._once_event)  # one for all, because kazoo keeps sets
 
     def watch(self, path: str, watcher: Watcher) -> Cancel:
         watched = self._watched.get(path)
@@ -368,12 +385,70 @@ class ZooKeeperWatches:
 
         return cancel
 
+    def watch_once(self, paths: Sequence[str], watcher: Watcher) -> None:
+        for path in paths:
+            self._once.setdefault(path, []).append(watcher)
+        request = SetWatches([self._chroot + path for path in paths], self._on_once)
+        # The watches ended if the connection is lost, which is noticed after the reconnect, or with the session.
+        with contextlib.suppress(SessionExpired):
+            self._session.ask(request.ask, must_wait=True).add_done_callback(_read_failure)
+
     def session_event(self, event: SessionEvent) -> None:
         if event is SessionEvent.CONNECTED:
             for watched in list(self._watched.values()):
                 watched.rearm()
+            for path in list(self._once):
+                self._report_once(Event(EventKind.CHANGED, path))
         elif event is SessionEvent.EXPIRED:
             self._watched.clear()
+            self._once.clear()
+
+    def _once_event(self, event: Any) -> None:
+        kind = _KINDS.get(event.type)
+        if kind is not None:
+            self._report_once(Event(kind, event.path.removeprefix(self._chroot)))
+
+    def _report_once(self, event: Event) -> None:
+        for watcher in self._once.pop(event.path, ()):
+            try:
+                watcher(event)
+            except Exception:
+                logger.exception("watcher failed: path=%s", event.path)
+
+
+class SetWatches:
+    """Watches the data of the nodes at these full paths; `watcher` is called in one of kazoo's threads."""
+
+    type: Final = 101
+
+    def __init__(self, paths: Sequence[str], watcher: Callable[[Any], None]) -> None:
+        self._paths = paths
+        self._watcher = watcher
+        self._client: Any = None
+
+    def serialize(self) -> bytes:
+        parts = [_WATCHES_HEADER.pack(_NEVER_BEFORE, len(self._paths))]
+        for path in self._paths:
+            name = path.encode()
+            parts += (_INT.pack(len(name)), name)
+        return b"".join((*parts, _INT.pack(0), _INT.pack(0)))
+
+    def deserialize(self, _: bytes, __: int) -> None:
+        """Called where kazoo reads events, and before it reads those of these watches."""
+        for path in self._paths:
+            self._client._data_watchers[path].add(self._watcher)
+
+    def ask(self, client: Any) -> Any:
+        """Give it to a KazooClient, as its own methods do; returns the AsyncResult."""
+        self._client = client
+        result = client.handler.async_result()
+        client._call(self, result)
+        return result
+
+
+def _read_failure(answer: asyncio.Future[Any]) -> None:
+    if not answer.cancelled() and (error := answer.exception()) is not None and not isinstance(error, TreeError):
+        logger.error("watches failed: error=%s", type(error).__name__)
 
 
 class _Watched:

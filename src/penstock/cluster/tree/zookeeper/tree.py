@@ -17,12 +17,14 @@ import asyncio
 import logging
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final, NoReturn
 
 from kazoo.exceptions import (  # type: ignore[import-untyped]
     EXCEPTIONS,
     BadVersionError,
     KazooException,
+    NoAuthError,
     NoChildrenForEphemeralsError,
     NodeExistsError,
     NoNodeError,
@@ -32,6 +34,7 @@ from kazoo.exceptions import (  # type: ignore[import-untyped]
     UnimplementedError,
 )
 
+from penstock.cluster.entity_configs import CONFIG, USERS
 from penstock.cluster.errors import (
     BadVersion,
     ConnectionLost,
@@ -46,6 +49,7 @@ from penstock.cluster.errors import (
     ZooKeeperOperationFailed,
     ZooKeeperUnreachable,
 )
+from penstock.cluster.tree.layout import CLUSTER_SECRET
 from penstock.cluster.tree.tree import (
     ANY_VERSION,
     MAX_DATA_BYTES,
@@ -65,6 +69,7 @@ from penstock.cluster.tree.tree import (
     parent_of,
 )
 from penstock.cluster.tree.zookeeper.ensemble import ZooKeeperConnect, parse_connect, why_unreachable
+from penstock.cluster.tree.zookeeper.security import NO_SECURITY, ZooKeeperSecurity
 from penstock.cluster.tree.zookeeper.session import Request, ZooKeeperSession, ZooKeeperWatches, run_in_thread
 
 logger = logging.getLogger(__name__)
@@ -120,7 +125,7 @@ class MultiRead:
                     raise EXCEPTIONS[number]()
                 nodes.append(None)
                 continue
-            size = max(number, 0)  # -1 is no data
+            size = max(number, 0)  # -1: no data
             created, _, _, _, version, _, _, owner, _, _, _ = _STAT.unpack_from(answer, at + size)
             nodes.append(Node(bytes(answer[at : at + size]), version, created, owner))
             at += size + _STAT.size
@@ -155,21 +160,25 @@ async def open_zookeeper_tree(
     *,
     session_timeout_ms: int = SESSION_TIMEOUT_MS,
     connection_timeout_ms: int = CONNECTION_TIMEOUT_MS,
+    security: ZooKeeperSecurity = NO_SECURITY,
 ) -> ZooKeeperTree:
     """Open a session with the ensemble at `connect` ("zk1:2181,zk2:2181/kafka"); a missing chroot is created.
 
-    InvalidConnect; ZooKeeperUnreachable, which says why and what to try.
+    InvalidConnect; ZooKeeperUnreachable, which says why and what to try; ZooKeeperAuthFailed.
     """
     where = parse_connect(connect)
-    session = ZooKeeperSession(where, session_timeout_ms)
+    session = ZooKeeperSession(where, session_timeout_ms, security)
     try:
         try:
             await session.open(connection_timeout_ms / 1000)
         except TimeoutError:
             raise await _why_unreachable(where, connection_timeout_ms) from None
         if where.chroot:
-            await ensure_path(ZooKeeperTree(session, where._replace(chroot=""), session_timeout_ms), where.chroot)
-        return ZooKeeperTree(session, where, session_timeout_ms)
+            root = ZooKeeperTree(session, where._replace(chroot=""), session_timeout_ms)
+            await ensure_path(root, where.chroot)
+        tree = ZooKeeperTree(session, where, session_timeout_ms, security)
+        await tree.protect_secrets()
+        return tree
     except BaseException:
         await session.close()
         raise
@@ -188,8 +197,15 @@ class _Unimplemented(ZooKeeperOperationFailed):
 class ZooKeeperTree:
     """An open tree; see `penstock.cluster.tree.tree.Tree`."""
 
-    def __init__(self, session: ZooKeeperSession, connect: ZooKeeperConnect, session_timeout_ms: int) -> None:
+    def __init__(
+        self,
+        session: ZooKeeperSession,
+        connect: ZooKeeperConnect,
+        session_timeout_ms: int,
+        security: ZooKeeperSecurity = NO_SECURITY,
+    ) -> None:
         self._session = session
+        self._acl = security.acl
         self._chroot = connect.chroot
         self._timeout_s = session_timeout_ms / 1000
         self._has_multi_read = True  # until a server older than 3.6 rejects it
@@ -246,7 +262,8 @@ class ZooKeeperTree:
     async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> None:
         operation = Create(path, data, ephemeral)
         self._check((operation,))
-        await self._change(lambda client: client.create_async(self._at(path), data, ephemeral=ephemeral), operation)
+        acl = self._acl(path)
+        await self._change(lambda client: client.create_async(self._at(path), data, acl, ephemeral), operation)
 
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
         operation = Set(path, data, version)
@@ -275,7 +292,7 @@ class ZooKeeperTree:
             at = self._at(operation.path)
             match operation:
                 case Create(_, data, ephemeral):
-                    transaction.create(at, data, ephemeral=ephemeral)
+                    transaction.create(at, data, self._acl(operation.path), ephemeral)
                 case Set(_, data, version):
                     transaction.set_data(at, data, version)
                 case Delete(_, version):
@@ -284,11 +301,31 @@ class ZooKeeperTree:
                     transaction.check(at, version)
         return transaction.commit_async()
 
+    async def protect_secrets(self) -> None:
+        """Restrict nodes with secrets that were created before ACLs were set. ZooKeeperOperationFailed."""
+        if self._acl(CLUSTER_SECRET) is None:
+            return
+        waiting = [CLUSTER_SECRET, f"{CONFIG}/{USERS}"]
+        while waiting:
+            path = waiting.pop()
+            try:
+                if path != CLUSTER_SECRET:
+                    waiting += [f"{path}/{name}" for name in await self.children(path)]
+                await self._read(partial(_set_acls, path=self._at(path), acls=self._acl(path)), path)
+            except NoNode:
+                continue
+
     # --- watches and session
 
     def watch(self, path: str, watcher: Watcher) -> Cancel:
         check_path(path)
         return self._watches.watch(path, watcher)
+
+    def watch_once(self, paths: Sequence[str], watcher: Watcher) -> None:
+        for path in paths:
+            check_path(path)
+        for chunk in path_chunks(paths):
+            self._watches.watch_once(chunk, watcher)
 
     def watch_session(self, watcher: SessionWatcher) -> Cancel:
         self._session_watchers.append(watcher)
@@ -378,10 +415,15 @@ class ZooKeeperTree:
         return ANY_VERSION if node is None else node.version
 
 
+def _set_acls(client: Any, path: str, acls: Any) -> Any:
+    return client.set_acls_async(path, acls)
+
+
 def _node(found: Any) -> Node:
     data, stat = found
     return Node(data or b"", stat.version, stat.czxid, stat.ephemeralOwner)
 
 
 def _name(error: KazooException) -> str:
-    return f"{type(error).__name__} {error}".rstrip()
+    hint = "; check zookeeper.auth.user and its password" if isinstance(error, NoAuthError) else ""
+    return f"{type(error).__name__} {error}".rstrip() + hint
