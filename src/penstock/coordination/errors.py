@@ -1,4 +1,4 @@
-"""Errors of the group coordinator: rejected requests, and mistakes of its caller."""
+"""Errors of the coordinators: rejected requests, and mistakes of their callers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class CoordinationError(Exception):
 
 
 class Rejected(CoordinationError):
-    """A request that the state of its group does not allow; `code` is the response."""
+    """A request that the state of its group or transaction does not allow; `code` is the response."""
 
     def __init__(self, code: ErrorCode) -> None:
         super().__init__(code.meaning)
@@ -19,6 +19,10 @@ class Rejected(CoordinationError):
 
 class BadGroupRecord(CoordinationError):
     """The bytes of a record of `__consumer_offsets` do not fit its version."""
+
+
+class BadTransactionRecord(CoordinationError):
+    """The bytes of a record of `__transaction_state` do not fit its version, or say what cannot be."""
 
 
 class ShardNotActive(CoordinationError):
@@ -39,7 +43,7 @@ class WriteOutOfOrder(CoordinationError):
 
 
 class ImpossibleTransition(CoordinationError):
-    """A group was about to make a transition that its states do not have: a bug."""
+    """A group or a transaction was about to make a transition that its states do not have: a bug."""
 
-    def __init__(self, group_id: str, before: str, after: str) -> None:
-        super().__init__(f"group {group_id!r} cannot go from {before} to {after}")
+    def __init__(self, subject: str, before: str, after: str) -> None:
+        super().__init__(f"{subject} cannot go from {before} to {after}")

@@ -1,28 +1,29 @@
 """The records of `__consumer_offsets`, byte for byte as Kafka writes them.
 
-A key starts with its version as an int16, which also is its kind: 0 and 1 are committed offsets, 2 is a group. A value
-starts with the version of its own layout; a record without a value is a tombstone. Unknown versions (newer group
-protocols have keys from 3) are returned as `UnknownRecord` and are not an error.
+Keys of version 0 and 1 are committed offsets, those of version 2 are groups. Unknown versions (newer group protocols
+have keys from 3) are returned as `UnknownRecord` and are not an error.
 
 What a version cannot carry is not in the value that is replayed either, so memory and log agree.
 """
 
 from __future__ import annotations
 
-import struct
 from typing import Annotated, ClassVar, Final, NamedTuple, TypeAlias
 
 import msgspec
 
+from penstock.coordination.coordinator_record import (
+    CoordinatorRecord,
+    decode_versioned,
+    encode_versioned,
+    version_of,
+)
 from penstock.coordination.errors import BadGroupRecord
-from penstock.wire.codec import codec_for
-from penstock.wire.errors import WireError
-from penstock.wire.types import EMPTY, Buffer, Int32, Int64, M, Message, Schema, ignorable, nullable, versions
+from penstock.wire.types import EMPTY, Buffer, Int32, Int64, Message, Schema, ignorable, nullable, versions
 
 NO_EPOCH: Final = -1
 NO_TIME: Final = -1
 
-_VERSION: Final = struct.Struct(">h")
 _OFFSET_KEY: Final = 1
 _GROUP_KEY: Final = 2
 # The versions that Kafka writes. Only 1 carries an expiry time, only 3 and above a leader epoch. 4 is read but never
@@ -137,44 +138,39 @@ class UnknownRecord(NamedTuple):
 Record: TypeAlias = OffsetRecord | GroupRecord
 
 
-class KeyValue(NamedTuple):
-    """A record for the log; without a value it is a tombstone."""
-
-    key: bytes
-    value: bytes | None
-
-
-def encode_record(record: Record) -> KeyValue:
+def encode_record(record: Record) -> CoordinatorRecord:
     if isinstance(record, OffsetRecord):
         key: Message = OffsetCommitKey(group=record.group_id, topic=record.topic, partition=record.partition)
         committed = record.value
-        return KeyValue(_written(key, _OFFSET_KEY), None if committed is None else _offset_value(committed))
+        return CoordinatorRecord(
+            encode_versioned(key, _OFFSET_KEY), None if committed is None else _offset_value(committed)
+        )
     key = GroupMetadataKey(group=record.group_id)
-    return KeyValue(_written(key, _GROUP_KEY), None if record.value is None else _group_value(record.value))
+    return CoordinatorRecord(
+        encode_versioned(key, _GROUP_KEY), None if record.value is None else _group_value(record.value)
+    )
 
 
 def decode_record(key: Buffer | None, value: Buffer | None) -> Record | UnknownRecord:
     """Decode a record. BadGroupRecord if its bytes do not fit its version."""
     if key is None:
         raise BadGroupRecord("the record has no key")
-    key_version = _version(key)
-    value_version = None if value is None else _version(value)
+    key_version = version_of(key, BadGroupRecord)
+    value_version = None if value is None else version_of(value, BadGroupRecord)
     if key_version in OffsetCommitKey.SCHEMA.versions:
         if value_version is not None and value_version not in OffsetCommitValue.SCHEMA.versions:
             return UnknownRecord(key_version, value_version)
-        place = _read(OffsetCommitKey, key)
-        committed = None if value is None else _committed(_read(OffsetCommitValue, value))
+        place = decode_versioned(OffsetCommitKey, key, BadGroupRecord)
+        committed = None if value is None else _committed(decode_versioned(OffsetCommitValue, value, BadGroupRecord))
         return OffsetRecord(place.group, place.topic, place.partition, committed)
     if key_version in GroupMetadataKey.SCHEMA.versions:
         if value_version is not None and value_version not in GroupMetadataValue.SCHEMA.versions:
             return UnknownRecord(key_version, value_version)
-        group_id = _read(GroupMetadataKey, key).group
-        return GroupRecord(group_id, None if value is None else _saved(_read(GroupMetadataValue, value)))
+        group_id = decode_versioned(GroupMetadataKey, key, BadGroupRecord).group
+        return GroupRecord(
+            group_id, None if value is None else _saved(decode_versioned(GroupMetadataValue, value, BadGroupRecord))
+        )
     return UnknownRecord(key_version, value_version)
-
-
-def _written(message: Message, version: int) -> bytes:
-    return _VERSION.pack(version) + codec_for(type(message), version).encode(message)
 
 
 def _offset_value(committed: CommittedOffset) -> bytes:
@@ -186,7 +182,7 @@ def _offset_value(committed: CommittedOffset) -> bytes:
         commit_timestamp=committed.commit_timestamp_ms,
         expire_timestamp=committed.expire_timestamp_ms,
     )
-    return _written(message, _OFFSET_VALUE_EXPIRING if expires else _OFFSET_VALUE)
+    return encode_versioned(message, _OFFSET_VALUE_EXPIRING if expires else _OFFSET_VALUE)
 
 
 def _group_value(saved: SavedGroup) -> bytes:
@@ -211,22 +207,7 @@ def _group_value(saved: SavedGroup) -> bytes:
         current_state_timestamp=saved.since_ms,
         members=members,
     )
-    return _written(message, _GROUP_VALUE)
-
-
-def _version(data: Buffer) -> int:
-    if len(data) < _VERSION.size:
-        raise BadGroupRecord(f"{len(data)} bytes are too short for a version")
-    version: int = _VERSION.unpack_from(data)[0]
-    return version
-
-
-def _read(message: type[M], data: Buffer) -> M:
-    version = _version(data)
-    try:
-        return codec_for(message, version).decode(data, _VERSION.size)[0]
-    except WireError as error:
-        raise BadGroupRecord(f"{message.__name__} version {version}: {error}") from error
+    return encode_versioned(message, _GROUP_VALUE)
 
 
 def _committed(message: OffsetCommitValue) -> CommittedOffset:

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from penstock.coordination.group_records import KeyValue, Record
+from penstock.coordination.coordinator_record import CoordinatorRecord
+from penstock.coordination.group_records import Record
 from penstock.wire.protocol import ErrorCode
 from penstock.wire.schemas import (
     delete_groups,
@@ -65,7 +66,7 @@ class Outcome(NamedTuple):
     """
 
     replies: list[Reply]
-    records: list[KeyValue]
+    records: list[CoordinatorRecord]
     write_id: int | None
     producer: Producer | None = None
 

@@ -438,13 +438,13 @@ class GroupCoordinatorShard(ShardCore):
     def _leave(self, request: LeaveGroupRequest, context: RequestContext, turn: Turn) -> None:
         _check_group_id(request.group_id)
         several = context.api_version >= _SEVERAL_LEAVE_VERSION
-        leavers = request.members if several else [MemberIdentity(member_id=request.member_id)]
+        leaving = request.members if several else [MemberIdentity(member_id=request.member_id)]
         group = self._groups.find(request.group_id)
         if group is None:
-            answers = [_not_a_member(identity) for identity in leavers]
+            answers = [_not_a_member(identity) for identity in leaving]
         else:
             self._touch(group)
-            answers = leave(group, leavers, turn)
+            answers = leave(group, leaving, turn)
         response = (
             LeaveGroupResponse(members=answers) if several else LeaveGroupResponse(error_code=answers[0].error_code)
         )

@@ -83,7 +83,7 @@ class GroupSettings:
         broker=(("offsets.retention.minutes", MINUTE_MS),), importance=_HIGH, min=1,
     )  # fmt: skip
     offsets_retention_check_interval_ms: int = setting(
-        ConfigType.LONG, 10 * MINUTE_MS, "How often expired offsets are looked for, in milliseconds.",
+        ConfigType.LONG, 10 * MINUTE_MS, "How often the coordinator checks for expired offsets, in milliseconds.",
         broker="offsets.retention.check.interval.ms", importance=_HIGH, min=1,
     )  # fmt: skip
     offset_metadata_max_bytes: int = setting(
@@ -293,12 +293,12 @@ class Group:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def is_subscribed(self, topic: str) -> bool:
-        """If subscriptions cannot be read, a consumer group counts as subscribed."""
+        """Whether the group reads the topic. If subscriptions are unreadable, a consumer group counts as subscribed."""
         return self.uses_consumer_protocol if self.subscribed is None else topic in self.subscribed
 
     def enter(self, state: GroupState, now_ms: int) -> None:
         if state not in _TRANSITIONS[self.state]:
-            raise ImpossibleTransition(self.group_id, self.state.value, state.value)
+            raise ImpossibleTransition(f"group {self.group_id!r}", self.state.value, state.value)
         self.state = state
         self.since_ms = now_ms
 

@@ -392,11 +392,11 @@ def _assign(group: Group, request: SyncGroupRequest, turn: Turn) -> None:
 # --- LeaveGroup
 
 
-def leave(group: Group, leavers: Iterable[MemberIdentity], turn: Turn) -> list[MemberResponse]:
+def leave(group: Group, leaving: Iterable[MemberIdentity], turn: Turn) -> list[MemberResponse]:
     """One response for each; the members are removed, and the others rebalance once."""
     before = len(group.members)
     answers: list[MemberResponse] = []
-    for identity in leavers:
+    for identity in leaving:
         code = ErrorCode.NONE
         try:
             group.remove(_found(group, identity), turn)
