@@ -6,6 +6,7 @@ run, so that a changed setting takes effect. An error in one task stops neither 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
@@ -52,7 +53,7 @@ class BackgroundTasks:
             try:
                 task()
             except Exception:
-                logger.exception("background task failed, it will run again: task=%s", name)
+                logger.exception("background task failed, retrying: task=%s", name)
             schedule()
 
         schedule()
@@ -99,5 +100,15 @@ def checkpoint_interval_ms(settings: BrokerSettings) -> int:
 
 
 def apply_retention(services: Services, is_cleaning: Callable[[PartitionLog], bool]) -> None:
-    services.replicas.logs.retention_tick(services.clock.now_ms(), is_cleaning)
-    services.sessions.invalidate()  # logs may start later now
+    logs, now_ms = services.replicas.logs, services.clock.now_ms()
+    if logs.make_policy is None:
+        logs.retention_tick(now_ms, is_cleaning)
+        services.sessions.invalidate()  # logs may start later now
+        return
+
+    async def in_steps() -> None:
+        for _ in logs.retention_steps(now_ms, is_cleaning):
+            services.sessions.invalidate()
+            await asyncio.sleep(0)
+
+    services.spawn(in_steps(), lambda _: None)

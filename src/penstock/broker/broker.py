@@ -11,17 +11,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.background_tasks import BackgroundTasks, add_log_tasks
+from penstock.broker.console_process import ConsoleProcess
 from penstock.broker.down_conversion import DownConverter
 from penstock.broker.dynamic_config import DynamicConfig, SettingsRules, configure_cleaner, network_limits
 from penstock.broker.fetch_session import EVICTION_MS, FetchSessions
 from penstock.broker.handlers.create_topics import AutoTopicCreation
 from penstock.broker.handlers.metadata import MetadataAnswers
-from penstock.broker.http import HealthCheck, HttpServer, health_route, known_hosts, metrics_route
-from penstock.broker.log_loader import SET_ASIDE, LogLoader, cluster_id_to_keep, set_strays_aside
+from penstock.broker.handlers.schema_ids import schema_ids
+from penstock.broker.handlers.write_txn_markers import append_markers
+from penstock.broker.http import HealthCheck, HttpCredentials, HttpServer, health_route, known_hosts, metrics_route
+from penstock.broker.log_startup import SET_ASIDE, LogLoader, cluster_id_to_keep, set_strays_aside
 from penstock.broker.metrics import BrokerMetrics, TimedWorkers
 from penstock.broker.request import BrokerState, LongRequests, Services
 from penstock.broker.router import Router
@@ -29,16 +33,17 @@ from penstock.broker.settings import BrokerSettings, Listener, topic_settings, w
 from penstock.cluster.controller.configs import MIN_INSYNC
 from penstock.cluster.controller.topics import TopicDefaults
 from penstock.cluster.image import ClusterImage, diff
-from penstock.cluster.membership.shutdown import forget_previous_epoch
 from penstock.cluster.membership.standalone import Metadata, StandaloneMetadata
 from penstock.cluster.tree.embedded import EmbeddedTree, open_embedded_tree
 from penstock.cluster.tree.layout import BrokerRegistration, Endpoint
 from penstock.coordination.group_coordinator import GroupCoordinator
+from penstock.coordination.transactions.broker_requests import MarkerSender, TransactionClient
+from penstock.coordination.transactions.transaction_coordinator import TransactionCoordinator
 from penstock.log.compaction.log_cleaner import LogCleaner
 from penstock.log.errors import LogFailed
 from penstock.log.group_commit import GroupCommit, InlineSync
 from penstock.log.log_dirs.log_manager import LogManager
-from penstock.replication.replica_manager import ReplicaManager
+from penstock.replication.replica_manager import LeadershipChanges, ReplicaManager
 from penstock.runtime.clock import Clock
 from penstock.runtime.environment import Environment, Reservation, SystemEnvironment
 from penstock.runtime.files import Files
@@ -47,7 +52,9 @@ from penstock.runtime.randomness import Random
 from penstock.runtime.threads import InlineWorkers, Workers
 
 if TYPE_CHECKING:
+    from penstock.broker.audit import AuditLog
     from penstock.broker.cluster_services import ClusterServices
+    from penstock.cluster.broker_links import Links
     from penstock.cluster.membership.broker_lifecycle import TreeOpener
 
 logger = logging.getLogger(__name__)
@@ -61,6 +68,10 @@ _STOP_THREADS: Final = 8
 _LOG_CREATION_THREADS: Final = 8
 _STOP_TIMEOUT_MS: Final = 5_000
 _RESIGN_S: Final = 1.0
+
+
+ConsoleOf = Callable[["Broker", str], Sequence[str]]
+"""The command line of a console for a broker, which listens in a folder."""
 
 
 class Broker:
@@ -77,9 +88,11 @@ class Broker:
         random: Random | None = None,
         environment: Environment | None = None,
         tree_opener: TreeOpener | None = None,
+        console: ConsoleOf | None = None,
     ) -> None:
-        """`environment` is the machine by default, with `files`, `clock` and `random` if given. `tree_opener` opens
-        sessions with the metadata tree of a cluster; without it, zookeeper.connect names the tree, if there is one.
+        """`console` makes the command line of the console that the HTTP port shows. `environment` is the machine by
+        default, with `files`, `clock` and `random` if given. `tree_opener` opens sessions with the metadata tree of a
+        cluster; without it, zookeeper.connect names the tree, if there is one.
         """
         self._environment: Environment = environment or SystemEnvironment(clock=clock, random=random, files=files)
         self._given_id = settings.broker_id
@@ -87,6 +100,7 @@ class Broker:
         self._in_cluster = tree_opener is not None or not settings.stands_alone
         self.http_port = http_port
         self._http_host = http_host
+        self._console = console
         self.services = Services(
             clock=self._environment.clock,
             random=self._environment.random,
@@ -149,20 +163,39 @@ class Broker:
         services.server = self._environment.server(self.router, network_limits(settings))
         services.config.listen(lambda changed: services.server.set_limits(network_limits(changed)))
         self._closers.append(lambda: services.server.close(_STOP_TIMEOUT_MS))
+        self._start_security()
         reserved = {each.name: self._reserve(each.host, each.port) for each in settings.listeners}
         ports = {name: reservation.port for name, reservation in reserved.items()}
         services.advertised = with_bound_ports(settings.advertised_listeners, ports)
+        proxied = settings.penstock_proxy_listeners
+        services.proxied = {each.name: each for each in services.advertised if each.name in proxied}
         if self.http_port is not None:
             await self._start_http(self.http_port)
         if self._in_cluster:
-            await self._start_in_cluster(workers, reserved.values())
+            await self._start_in_cluster(workers, reserved)
         else:
             await self._start_standalone(workers)
-            self._open_ports(reserved.values())
+            self._open_ports(reserved)
         services.state = BrokerState.RUNNING
         listeners = ",".join(str(each) for each in services.advertised)
         cluster_id = services.cluster.image.cluster_id
         logger.info("broker started: id=%d listeners=%s cluster=%s", services.node_id, listeners, cluster_id)
+
+    def _start_security(self) -> None:
+        """Load certificates and credentials; InvalidSettings before anything else is opened."""
+        if all(each.protocol == "PLAINTEXT" for each in self.settings.listeners):
+            return
+        # Imported here because it takes time, and most tests and first steps need none of it.
+        from penstock.broker.authentication import MAINTENANCE_MS, secure_listeners, users_in_tree
+
+        services = self.services
+        listeners = secure_listeners(services, self.settings, users_in_tree(services), self._workers(1))
+        self.router.listeners = listeners
+        tasks = BackgroundTasks(services.call_later)
+        self._closers.append(tasks.close)
+        for listener in listeners.values():
+            listener.maintain()
+            tasks.every(f"certificates of {listener.name}", MAINTENANCE_MS, listener.maintain)
 
     def _workers(self, threads: int) -> Workers:
         workers = self._environment.workers(threads)
@@ -174,16 +207,33 @@ class Broker:
         self._closers.append(reservation.release)
         return reservation
 
-    def _open_ports(self, reserved: Iterable[Reservation]) -> None:
-        for reservation in reserved:
+    def _open_ports(self, reserved: Mapping[str, Reservation]) -> None:
+        for listener, reservation in reserved.items():
             reservation.release()
-            self.services.server.listen(reservation.host, reservation.port)
+            secure = self.router.listeners.get(listener)
+            tls = None if secure is None else secure.tls
+            self.services.server.listen(reservation.host, reservation.port, listener, tls)
 
     async def _start_http(self, port: int) -> None:
         services = self.services
         services.metrics.read_from(services, lambda: self._cluster_services)
+        if self.settings.penstock_metrics_jmx_names:
+            services.metrics.show_jmx_names()
         routes = {"/metrics": metrics_route(services.metrics.registry.render), "/health": health_route(self.health)}
-        http = HttpServer(routes, hosts=known_hosts(services, self._http_host))
+        settings = self.settings
+        credentials = HttpCredentials(
+            settings.penstock_http_token,
+            settings.penstock_http_user,
+            settings.penstock_http_password,
+            allow_anonymous=settings.penstock_http_allow_anonymous,
+        )
+        hosts = known_hosts(services, self._http_host)
+        console = None
+        if self._console is not None and settings.penstock_console:
+            make = self._console
+            console = ConsoleProcess(lambda folder: make(self, folder))
+            self._closers.append(console.close)
+        http = HttpServer(routes, hosts=hosts, credentials=credentials, open_paths=("/health",), fallback=console)
         self.http_port = await http.listen(self._http_host, port)
         self._closers.append(http.close)
 
@@ -194,7 +244,7 @@ class Broker:
         self._closers.append(tree.close)
         metadata = await self._start_metadata(tree)
         cleaner = await self._start_logs(workers)
-        self._start_groups()
+        self._start_coordinators()
         await services.replicas.start(metadata.image)
         await self._until_settled()
         self._follow_images()
@@ -204,12 +254,12 @@ class Broker:
         demanded = topic_settings(self.settings, {}).min_insync_replicas
         if demanded > 1:
             logger.warning(
-                "writes with acks=all are rejected, except to topics that set 1: this broker stands alone, %s=%d",
+                "writes with acks=all are rejected, except to topics that set 1; this broker stands alone: %s=%d",
                 MIN_INSYNC,
                 demanded,
             )
 
-    async def _start_in_cluster(self, workers: Workers, reserved: Iterable[Reservation]) -> None:
+    async def _start_in_cluster(self, workers: Workers, reserved: Mapping[str, Reservation]) -> None:
         # Imported here because it takes time.
         from penstock.broker.cluster_services import ClusterServices, resolve_broker_id, zookeeper_opener
 
@@ -225,14 +275,25 @@ class Broker:
         services.config.apply(image)
         cleaner = await self._start_logs(workers)
         cluster_services.remove_moved_partitions(image)
-        self._start_groups()
+        self._start_coordinators()
         cluster_services.start_replication()
         self._closers.append(cluster_services.stop_replication)
         self._follow_images()
         self._start_background_tasks(cleaner)
+        self._start_proxy(cluster_services.links)
         services.state = BrokerState.JOINING
         self._open_ports(reserved)
         await cluster_services.join()
+
+    def _start_proxy(self, links: Links) -> None:
+        services = self.services
+        if not services.proxied:
+            return
+        # Imported here because most brokers do without.
+        from penstock.broker.handlers.proxy import Proxy
+
+        self.router.proxy = proxy = Proxy(services, links)
+        self._closers += [services.cluster.listen(proxy.follow), proxy.close]
 
     async def _start_metadata(self, tree: EmbeddedTree) -> StandaloneMetadata:
         services, settings = self.services, self.settings
@@ -242,7 +303,10 @@ class Broker:
             services.random,
             SettingsRules(),
             broker_id=services.node_id,
-            defaults=TopicDefaults(settings.num_partitions, settings.default_replication_factor),
+            defaults=TopicDefaults(
+                settings.num_partitions, settings.default_replication_factor, settings.delete_topic_enable
+            ),
+            initial_users=settings.penstock_initial_users.settings,
         )
         endpoints = tuple(Endpoint(each.name, each.protocol, each.host, each.port) for each in services.advertised)
         registration = BrokerRegistration(services.node_id, endpoints, settings.broker_rack, services.clock.now_ms())
@@ -266,7 +330,10 @@ class Broker:
             commits=services.commits,
             on_offline=self._folder_failed,
             creating_threads=environment.threads(_LOG_CREATION_THREADS),
+            topic_ids={name: topic.topic_id for name, topic in image.topics.items()},
+            outdated=() if self._cluster_services is None else self._cluster_services.outdated_folders,
         )
+        logs.make_policy = settings.log_retention_policy_class
         threads = settings.num_recovery_threads_per_data_dir
         self._closers.append(
             lambda: logs.close(
@@ -276,8 +343,9 @@ class Broker:
         set_strays_aside(logs, image, everything=settings.penstock_strays == SET_ASIDE)
         loading = self.health.loading = LogLoader(logs, services.clock)
         await loading.run(workers, lambda topic: services.config.topic(image, topic).log, environment.threads(threads))
-        if loading.settle_damage(image, services.node_id):
-            forget_previous_epoch(services.files, settings.log_dirs)
+        damaged = loading.settle_damage(image, services.node_id)
+        if self._cluster_services is not None:
+            self._cluster_services.damaged = damaged
         services.replicas = ReplicaManager(
             logs,
             services.commits,
@@ -288,6 +356,8 @@ class Broker:
         )
         self._closers.append(services.replicas.close)
         services.validators = self._workers(_VALIDATION_THREADS)
+        services.schema_ids = schema_ids(self.settings, services.clock)
+        services.schema_workers = self._workers(_VALIDATION_THREADS)
         cleaner = LogCleaner(logs, self._workers(1), services.clock)
         configure_cleaner(cleaner, settings, services.clock)
         services.config.listen(lambda changed: configure_cleaner(cleaner, changed, services.clock))
@@ -304,16 +374,84 @@ class Broker:
         inline = InlineSync(TimedWorkers(InlineWorkers(), synced, stopwatch_s), self.services.loop.call_soon)
         return GroupCommit(TimedWorkers(workers, synced, stopwatch_s), inline)
 
-    def _start_groups(self) -> None:
+    def _start_coordinators(self) -> None:
         services = self.services
-        services.groups = GroupCoordinator(
-            services.replicas, self.settings.groups, services.random, services.clock, services.call_later
-        )
-        services.replicas.on_leadership_change = services.groups.on_leadership_change
+        services.groups = GroupCoordinator(self.settings.groups, services.random, services.clock, services.call_later)
         self._closers.append(services.groups.close)
+        self._start_transactions()
+
+        def changed(changes: LeadershipChanges) -> None:
+            services.groups.on_leadership_change(changes)
+            services.transactions.on_leadership_change(changes)
+
+        services.replicas.on_leadership_change = changed
+
+    def _start_transactions(self) -> None:
+        services, cluster_services = self.services, self._cluster_services
+        links = None if cluster_services is None else cluster_services.links
+
+        def image() -> ClusterImage:
+            return services.cluster.image
+
+        services.transactions = transactions = TransactionCoordinator(
+            self.settings.transactions,
+            services.clock,
+            services.call_later,
+            image,
+            lambda: services.cluster.allocate_producer_id(),
+        )
+        transactions.sender = MarkerSender(
+            services.node_id,
+            image,
+            partial(append_markers, services),
+            links,
+            services.call_later,
+            transactions.now_ms,
+        )
+        services.transaction_client = TransactionClient(services.node_id, image, transactions, links)
+        self._closers += [transactions.sender.close, services.transaction_client.close, transactions.close]
+
+    def _start_access_control(self) -> None:
+        settings, services = self.settings, self.services
+        if settings.authorizer_class_name:
+            # Imported here because most brokers do without.
+            from penstock.broker.authorization import Authorizer
+
+            services.authorizer = authorizer = Authorizer(settings)
+            authorizer.follow(services.cluster.image, services.cluster.image)
+            self._closers.append(services.cluster.listen(authorizer.follow))
+        if settings.penstock_audit_log_file is not None or settings.penstock_audit_topic is not None:
+            services.audit = self._audit_log()
+        if services.authorizer is not None or services.audit is not None:
+            from penstock.broker.authorization import AccessControl
+
+            services.access_control = AccessControl(services.authorizer, services.audit)
+
+    def _audit_log(self) -> AuditLog:
+        from penstock.broker.audit import AuditLog, FileSink, RotatingFile, TopicSink, both
+
+        settings, services = self.settings, self.services
+        sinks: list[Callable[[Sequence[bytes]], None]] = []
+        if settings.penstock_audit_log_file is not None:
+            file = RotatingFile(
+                services.files,
+                settings.penstock_audit_log_file,
+                settings.penstock_audit_log_file_max_bytes,
+                settings.penstock_audit_log_file_backups,
+            )
+            file.open()  # a path that cannot be written to is reported now
+            workers = self._environment.workers(1)
+            sink = FileSink(file, workers)
+            self._closers += [sink.close, workers.close]
+            sinks.append(sink)
+        if settings.penstock_audit_topic is not None:
+            sinks.append(TopicSink(services, settings.penstock_audit_topic))
+        return AuditLog(services, both(sinks))
 
     def _follow_images(self) -> None:
         services = self.services
+        services.throttling.follow(services.cluster.image)
+        self._start_access_control()
         self._closers.append(services.cluster.listen(self._on_image))
         self._closers.append(services.cluster.prepare(services.replicas.create_logs))
 
@@ -323,7 +461,11 @@ class Broker:
             # First, because what an ISR means depends on min.insync.replicas.
             for name in services.config.follow(old, new):
                 services.replicas.update_settings(name, services.config.topic(new, name))
+        if change.entities_changed:
+            services.throttling.follow(new)
         services.replicas.apply(old, new)
+        if self._cluster_services is not None and services.replicas.logs.offline:
+            self._cluster_services.report_offline_replicas(new)
         for name in change.topics_removed:
             services.metrics.drop_topic(name)
 
@@ -344,12 +486,18 @@ class Broker:
     # --- stop
 
     def _folder_failed(self, path: str, error: LogFailed) -> None:
-        """In a cluster other brokers take over: this one withdraws and waits for its operator."""
-        services = self.services
-        if self._cluster_services is not None and services.is_ready:
-            services.state = BrokerState.WITHDRAWN
-            reason = f"data folder {path} failed: {error.reason}"
-            services.spawn(self._cluster_services.withdraw(reason), lambda _: None)
+        """In a cluster other brokers take over what was in the folder (KIP-112), or everything if it was the last one:
+        then this broker withdraws and waits for its operator.
+        """
+        services, cluster_services = self.services, self._cluster_services
+        if cluster_services is None or not services.is_ready:
+            return
+        if services.replicas.logs.is_online:
+            cluster_services.folder_failed()
+            return
+        services.state = BrokerState.WITHDRAWN
+        reason = f"data folder {path} failed: {error.reason}"
+        services.spawn(cluster_services.withdraw(reason), lambda _: None)
 
     async def stop(self) -> bool:
         """Answer open requests, make everything durable, record a clean shutdown; whether it was clean."""

@@ -13,18 +13,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.background_tasks import BackgroundTasks
 from penstock.broker.dynamic_config import SettingsRules, cluster_wide_from_file, overridden
-from penstock.broker.log_loader import cluster_id_to_keep
+from penstock.broker.log_startup import cluster_id_to_keep
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.settings.catalogue import TopicSettings
 from penstock.client.addresses import Address
 from penstock.client.connection import Connection
-from penstock.client.connection_pool import ConnectionOptions, open_connection
-from penstock.client.errors import PenstockError
+from penstock.client.connection_pool import ConnectionOptions, UnusableAddress, open_connection
+from penstock.client.errors import Cause, ConfigError, PenstockError
 from penstock.cluster.broker_links import LinkLost
 from penstock.cluster.controller.topics import TopicDefaults
 from penstock.cluster.errors import ClusterError
@@ -38,15 +38,24 @@ from penstock.cluster.membership.shutdown import (
     write_broker_epoch,
 )
 from penstock.cluster.tree import layout
-from penstock.cluster.tree.layout import BrokerRegistration, Endpoint
+from penstock.cluster.tree.layout import BrokerRegistration, Endpoint, ReplicaSet, TopicReplicas
 from penstock.cluster.tree.tree import Tree, ensure_path
+from penstock.config_def import InvalidSettings, Problem
+from penstock.log.checkpoints import TopicPartition
+from penstock.log.errors import LogError
 from penstock.log.log_dirs.identity import MetadataFileError, read_meta
 from penstock.replication.follower import UNLIMITED, ReplicaFetcherManager, Throttle
 from penstock.replication.replica_manager import AlterPartitionManager
+from penstock.runtime.network import RateLimitedLogger
+from penstock.security.broker_proof import NONCE_BYTES, ConnectingProof, ProofError
+from penstock.security.credentials import CredentialsError
+from penstock.wire.protocol import ApiKey, error_code
+from penstock.wire.schemas.authenticate_broker import AuthenticateBrokerRequest, AuthenticateBrokerResponse
 from penstock.wire.types import Message
 
 if TYPE_CHECKING:
     from penstock.broker.request import Services
+    from penstock.cluster.tree.zookeeper.security import ZooKeeperSecurity
     from penstock.runtime.files import Files
 
 
@@ -67,15 +76,56 @@ EndpointOf = Callable[[int], Endpoint | None]
 class BrokerLinks:
     """Opens links; `close` closes all of them. See `penstock.cluster.broker_links.Links`."""
 
-    def __init__(self, endpoint_of: EndpointOf, options: ConnectionOptions) -> None:
+    def __init__(
+        self,
+        endpoint_of: EndpointOf,
+        options: ConnectionOptions,
+        begin_proof: Callable[[int], ConnectingProof],
+        complain: RateLimitedLogger,
+    ) -> None:
+        """`begin_proof` is called with the id of a broker to which a connection was opened."""
         self._endpoint_of = endpoint_of
         self._options = options
+        self._begin_proof = begin_proof
+        self._complain = complain
         self._links: set[BrokerLink] = set()
 
     def to(self, broker_id: int) -> BrokerLink:
-        link = BrokerLink(self, broker_id, self._endpoint_of, self._options)
+        link = BrokerLink(self, broker_id, self._endpoint_of)
         self._links.add(link)
         return link
+
+    async def connect(self, broker_id: int, endpoint: Endpoint) -> Connection:
+        """A connection on which both sides have proved themselves. LinkLost, PenstockError."""
+        connection = await open_connection(Address(endpoint.host, endpoint.port), self._options)
+        try:
+            await self._prove(broker_id, connection)
+        except ProofError as error:
+            text = f"broker not authenticated: broker={broker_id} endpoint={endpoint} error={error}"
+            self._complain("broker link", text)
+            raise LinkLost(f"broker {broker_id}: {error}") from error
+        except BaseException:
+            connection.abort("the broker was not authenticated")
+            raise
+        return connection
+
+    async def _prove(self, broker_id: int, connection: Connection) -> None:
+        async def ask(message: AuthenticateBrokerRequest) -> AuthenticateBrokerResponse:
+            response: AuthenticateBrokerResponse = await connection.request(
+                ApiKey.AUTHENTICATE_BROKER, message, version=0, timeout_ms=self._options.connect_timeout_ms
+            )
+            if response.error_code:
+                raise ProofError(f"it answers {error_code(response.error_code).name}: is it of another cluster?")
+            return response
+
+        proof = self._begin_proof(broker_id)
+        try:
+            theirs = await ask(AuthenticateBrokerRequest(broker_id=proof.broker_id, nonce=proof.nonce))
+            ours = proof.answer(theirs.broker_id, bytes(theirs.nonce), bytes(theirs.proof))
+            await ask(AuthenticateBrokerRequest(broker_id=proof.broker_id, proof=ours))
+        except ProofError:
+            connection.abort("the broker was not authenticated")
+            raise
 
     def forget(self, link: BrokerLink) -> None:
         self._links.discard(link)
@@ -88,11 +138,10 @@ class BrokerLinks:
 class BrokerLink:
     """See `penstock.cluster.broker_links.Link`."""
 
-    def __init__(self, links: BrokerLinks, broker_id: int, endpoint_of: EndpointOf, options: ConnectionOptions) -> None:
+    def __init__(self, links: BrokerLinks, broker_id: int, endpoint_of: EndpointOf) -> None:
         self._links = links
         self._broker_id = broker_id
         self._endpoint_of = endpoint_of
-        self._options = options
         self._connection: Connection | None = None
         self._endpoint: Endpoint | None = None
         self._opening = asyncio.Lock()
@@ -122,16 +171,15 @@ class BrokerLink:
             if connection is not None and not connection.closed and endpoint == self._endpoint:
                 return connection
             if connection is not None:
-                connection.close("the broker is registered with another address")
-            address = Address(endpoint.host, endpoint.port)
-            self._connection, self._endpoint = await open_connection(address, self._options), endpoint
+                connection.abort("the broker is registered with another address")
+            self._connection, self._endpoint = await self._links.connect(self._broker_id, endpoint), endpoint
             self._require_open()
             return self._connection
 
     def _require_open(self) -> None:
         if self._closed:
             if self._connection is not None:
-                self._connection.close("the link is closed")
+                self._connection.abort("the link is closed")
             raise LinkLost(f"broker {self._broker_id}: the link is closed")
 
     def close(self) -> None:
@@ -139,7 +187,33 @@ class BrokerLink:
         self._closed = True
         self._links.forget(self)
         if self._connection is not None:
-            self._connection.close("the link is closed")
+            # Not `close`: that would wait for the other side's TLS alert, and the loop may end before.
+            self._connection.abort("the link is closed")
+
+
+def inter_broker_options(settings: BrokerSettings, client_id: str) -> ConnectionOptions:
+    """How this broker connects to others: as the listener between brokers demands. InvalidSettings."""
+    options = ConnectionOptions(client_id, _CONNECT_TIMEOUT_MS, settings.replica_socket_timeout_ms)
+    security = settings.security(settings.inter_broker_listener)
+    if not (security.uses_tls or security.uses_sasl):
+        return options
+    # Imported here because it takes time, and PLAINTEXT needs none of it.
+    from penstock.client.security import context_from, login_from
+
+    try:
+        if security.uses_tls:
+            options = options._replace(ssl=context_from(security.tls()))
+        if security.uses_sasl:
+            mechanism = security.between_brokers
+            login = login_from(
+                mechanism,
+                security.value("sasl.jaas.config", mechanism),
+                token_url=security.value("sasl.oauthbearer.token.endpoint.url", mechanism),
+            )
+            options = options._replace(login=login)
+    except (ConfigError, CredentialsError) as error:
+        raise InvalidSettings([Problem(f"listener {security.listener.name}", "", str(error))]) from None
+    return options
 
 
 # --- services
@@ -152,15 +226,15 @@ class ClusterServices:
         settings = services.settings
         self._services = services
         self._tasks: set[asyncio.Task[Any]] = set()
+        self.damaged: Collection[TopicPartition] = ()
+        """Partitions whose logs have lost records: other brokers have them."""
         services.config.in_cluster = True
-        self.links = BrokerLinks(
-            self._endpoint_of,
-            ConnectionOptions(f"broker-{services.node_id}", _CONNECT_TIMEOUT_MS, settings.replica_socket_timeout_ms),
-        )
+        self._connecting = inter_broker_options(settings, f"broker-{services.node_id}")
+        self.links = BrokerLinks(self._endpoint_of, self._connecting, self._begin_proof, services.complain)
         dependencies = ControllerDependencies(
             services.random,
             SettingsRules(),
-            TopicDefaults(settings.num_partitions, settings.default_replication_factor),
+            TopicDefaults(settings.num_partitions, settings.default_replication_factor, settings.delete_topic_enable),
             cluster_wide_from_file(settings),
             self.links,
         )
@@ -171,11 +245,20 @@ class ClusterServices:
             services.clock,
             session_timeout_ms=settings.zookeeper_session_timeout_ms,
             is_deleted=lambda topic: services.replicas.is_deleted(topic),
+            initial_users=settings.penstock_initial_users.settings,
         )
         self._connection_detector = ConnectionFailureDetector(
-            self.membership, self._endpoint_of, settings.zookeeper_session_timeout_ms
+            self.membership,
+            self._endpoint_of,
+            settings.zookeeper_session_timeout_ms,
+            None if self._connecting.security_protocol == "PLAINTEXT" else self._wait_until_closed,
         )
         self._probe_detector = ProbeFailureDetector(self.membership, self.links, settings.zookeeper_session_timeout_ms)
+
+    def _begin_proof(self, broker_id: int) -> ConnectingProof:
+        services = self._services
+        nonce = services.random.random_bytes(NONCE_BYTES)
+        return ConnectingProof(self.membership.secret, services.node_id, broker_id, nonce)
 
     def _endpoint_of(self, broker_id: int) -> Endpoint | None:
         """Where another broker listens to brokers; None if it is not registered."""
@@ -183,6 +266,20 @@ class ClusterServices:
         # The controller knows a broker that has just joined before any image names it.
         image = self.membership.image if controller is None else controller.image
         return image.endpoint(broker_id, self._services.settings.inter_broker_listener.name)
+
+    async def _wait_until_closed(self, endpoint: Endpoint) -> None:
+        """Hold a connection to a listener that closes those which do not authenticate. OSError."""
+        try:
+            connection = await open_connection(Address(endpoint.host, endpoint.port), self._connecting)
+        except UnusableAddress as error:
+            kind = ConnectionRefusedError if error.cause is Cause.REFUSED else ConnectionError
+            raise kind(error.message) from error
+        except PenstockError as error:
+            raise ConnectionError(error.message) from error
+        try:
+            await connection.wait_lost()
+        finally:
+            connection.abort()
 
     # --- start
 
@@ -192,6 +289,7 @@ class ClusterServices:
         folders = services.settings.log_dirs
         image = await self.membership.open(lambda tree: cluster_id_to_keep(tree, services.files, folders))
         self._previous_epoch = read_previous_epoch(services.files, folders)
+        self.outdated_folders = self._previous_epoch.outdated
         clear_clean_shutdown(services.files, folders)
         for name, text in overridden(services.settings, image).items():
             if layout.DEFAULT_BROKER in image.broker_configs:
@@ -229,12 +327,13 @@ class ClusterServices:
             services.loop,
             settings.replication,
             self._throttle,
+            lambda partition, _: services.replicas.logs.report_failure(partition.topic, partition.index),
         )
         self._alter_partition_manager = AlterPartitionManager(
             services.replicas,
             services.node_id,
             lambda: self.membership.broker_epoch,
-            lambda: services.replicas.brokers,
+            services.replicas.online,
             self.membership.alter_isrs,
             lambda: services.settings.replica_lag_time_max_ms,
             services.clock.monotonic_ms,
@@ -263,21 +362,71 @@ class ClusterServices:
         return "*" in throttled or f"{index}:{self._services.node_id}" in throttled
 
     async def join(self) -> None:
-        """Join the cluster; returns when the first image is applied."""
+        """Join the cluster; returns when the first image is applied. NoDirectoryOnline if all data folders fail."""
         services = self._services
         endpoints = tuple(Endpoint(each.name, each.protocol, each.host, each.port) for each in services.advertised)
+        is_emptied = self._previous_epoch.is_emptied or bool(self.damaged)
         registration = BrokerRegistration(
             services.node_id,
             endpoints,
             services.settings.broker_rack,
             services.clock.now_ms(),
             clean_epoch=self._previous_epoch.clean_epoch,
-            is_emptied=self._previous_epoch.is_emptied,
+            is_emptied=is_emptied,
+            kept=self._kept_replicas() if is_emptied else {},
+            offline=services.replicas.offline_replicas(self.membership.image),
         )
         await self.membership.join(registration)
-        write_broker_epoch(services.files, services.settings.log_dirs, self.membership.broker_epoch, clean=False)
+        self._last_epoch = self.membership.broker_epoch
+        self._write_broker_epoch(clean=False)
+        services.replicas.logs.require_online()
+        self.report_offline_replicas()
         self._connection_detector.start()
         self._probe_detector.start()
+
+    def _kept_replicas(self) -> ReplicaSet:
+        """The replicas in data folders that are neither new nor failed, without damaged ones."""
+        new = self._previous_epoch.new_folders
+        image = self.membership.image
+        found: dict[str, set[int]] = {}
+        for directory in self._services.replicas.logs.directories:
+            if directory.path not in new and directory.failure is None:
+                for topic, index in {*directory.hosted, *directory.damaged}.difference(self.damaged):
+                    found.setdefault(topic, set()).add(index)
+        return {
+            name: TopicReplicas(image.topics[name].topic_id, frozenset(indexes))
+            for name, indexes in found.items()
+            if name in image.topics
+        }
+
+    def folder_failed(self) -> None:
+        """A data folder has failed: note that in the others, then tell the controller which replicas are offline."""
+        self._services.replicas.folder_failed()
+        self._write_broker_epoch(clean=False)
+        self.report_offline_replicas()
+
+    def report_offline_replicas(self, image: ClusterImage | None = None) -> None:
+        """Tell the controller which replicas are in failed data folders, if that has changed.
+
+        While an image is being applied, it is not the membership's yet, and has to be given.
+        """
+        known = self.membership.image if image is None else image
+        self.membership.set_offline_replicas(self._services.replicas.offline_replicas(known))
+
+    def _write_broker_epoch(self, *, clean: bool) -> None:
+        """In the data folders that have not failed. One that cannot be written to fails now."""
+        logs, files = self._services.replicas.logs, self._services.files
+        for directory in logs.directories:
+            online = [each.path for each in logs.directories if each.failure is None]
+            failed = [path.rstrip("/") or "/" for path in logs.offline]
+            if directory.path in online:
+                try:
+                    with directory.disk():
+                        write_broker_epoch(
+                            files, [directory.path], self._last_epoch, clean=clean, others=online, failed=failed
+                        )
+                except LogError as error:
+                    logger.error("broker epoch not written: path=%s error=%s", directory.path, error)
 
     def start_background_tasks(self, tasks: BackgroundTasks) -> None:
         settings = self._services.settings
@@ -337,7 +486,8 @@ class ClusterServices:
         await self.stop_replication()
 
     async def withdraw(self, reason: str) -> None:
-        """Leave the cluster at once, without a controlled shutdown: other in-sync replicas take over.
+        """Leave the cluster at once, without a controlled shutdown, because no data folder is left: other in-sync
+        replicas take over.
 
         The ports close, because this broker's image of the cluster would become stale.
         """
@@ -370,7 +520,7 @@ class ClusterServices:
 
     def record_clean_shutdown(self) -> None:
         """Call it after the data folders are closed."""
-        write_broker_epoch(self._services.files, self._services.settings.log_dirs, self._last_epoch, clean=True)
+        self._write_broker_epoch(clean=True)
 
 
 def _set_rate(throttle: Throttle, rate_bytes_s: int, now_ms: float) -> None:
@@ -409,6 +559,24 @@ def zookeeper_opener(settings: BrokerSettings) -> TreeOpener:
             connect,
             session_timeout_ms=settings.zookeeper_session_timeout_ms,
             connection_timeout_ms=settings.zookeeper_connection_timeout_ms,
+            security=zookeeper_security(settings),
         )
 
     return open_tree
+
+
+def zookeeper_security(settings: BrokerSettings) -> ZooKeeperSecurity:
+    """How sessions with ZooKeeper authenticate, from the settings. ZooKeeperAuthFailed."""
+    from penstock.cluster.tree.zookeeper.security import ZooKeeperSecurity
+
+    return ZooKeeperSecurity(
+        user=settings.zookeeper_auth_user,
+        password=settings.zookeeper_auth_password,
+        is_sasl=settings.zookeeper_auth_mechanism != "digest",
+        sets_acls=settings.zookeeper_set_acl,
+        uses_tls=settings.zookeeper_ssl_client_enable,
+        ca_file=settings.zookeeper_ssl_truststore_location,
+        key_file=settings.zookeeper_ssl_keystore_location,
+        key_password=settings.zookeeper_ssl_keystore_password,
+        checks_host_name=settings.zookeeper_ssl_endpoint_identification_algorithm.upper() == "HTTPS",
+    )

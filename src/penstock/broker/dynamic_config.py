@@ -115,6 +115,7 @@ def network_limits(settings: BrokerSettings) -> Limits:
         max_frame_bytes=settings.socket_request_max_bytes,
         max_request_bytes=settings.queued_max_request_bytes if settings.queued_max_request_bytes > 0 else UNBOUNDED,
         max_connections=settings.max_connections,
+        max_connections_per_s=settings.max_connection_creation_rate,
         max_connections_per_address=settings.max_connections_per_ip,
         max_connections_overrides=settings.max_connections_per_ip_overrides,
         idle_ms=max(0, settings.connections_max_idle_ms),

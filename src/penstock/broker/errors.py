@@ -49,6 +49,11 @@ Key = TypeVar("Key", bound=Hashable)
 
 _MAX_CHARACTERS: Final = 4000
 
+
+class SchemaRegistryAway(LogError):
+    """The ids of schemas in records cannot be checked now. Nothing was written."""
+
+
 # The nearest base class counts, so the special ones need not come first.
 _CODES: dict[type[BaseException], ErrorCode] = {
     OffsetOutOfRange: ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -63,6 +68,8 @@ _CODES: dict[type[BaseException], ErrorCode] = {
     StaleEpoch: ErrorCode.FENCED_LEADER_EPOCH,
     NotLeaderError: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     NotEnoughReplicas: ErrorCode.NOT_ENOUGH_REPLICAS,
+    # The code that makes every client try again and says that nothing was written.
+    SchemaRegistryAway: ErrorCode.NOT_ENOUGH_REPLICAS,
     NotEnoughReplicasAfterAppend: ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     CommitTimedOut: ErrorCode.REQUEST_TIMED_OUT,
     CorruptBatch: ErrorCode.CORRUPT_MESSAGE,
@@ -89,7 +96,7 @@ def error_code_of(error: BaseException) -> ErrorCode:
         code = _CODES.get(base)
         if code is not None:
             return code
-    logger.error("unexpected %s: %s", type(error).__name__, error, exc_info=error)
+    logger.error("unexpected error: type=%s error=%s", type(error).__name__, error, exc_info=error)
     return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
@@ -112,7 +119,7 @@ def api_error_of(error: BaseException | None) -> ApiError:
         return ApiError(error.code, str(error)[:_MAX_CHARACTERS])
     if isinstance(error, NotStarted):
         # Clients look for the controller and retry.
-        return ApiError(ErrorCode.NOT_CONTROLLER, "the broker is starting or stopping")
+        return ApiError(ErrorCode.NOT_CONTROLLER, str(error))
     return ApiError(error_code_of(error), "unexpected error; see the broker's log")
 
 
@@ -140,7 +147,7 @@ def current_leader(services: Services, topic: str, index: int) -> tuple[int, int
     return partition.leader, partition.leader_epoch
 
 
-def nodes_with_ids(services: Services, ids: Iterable[int]) -> list[Node]:
-    """These brokers with their addresses."""
+def nodes_with_ids(services: Services, listener: str, ids: Iterable[int]) -> list[Node]:
+    """These brokers with their addresses for clients of a listener."""
     wanted = frozenset(ids)
-    return [node for node in services.live_brokers() if node.id in wanted]
+    return [node for node in services.live_brokers(listener) if node.id in wanted]

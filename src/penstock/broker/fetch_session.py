@@ -13,7 +13,7 @@ A request's epoch and session id say what it is:
 A full fetch returns every partition; an incremental one only those with records, an error, or a high watermark or log
 start that the client does not have. An unexpected epoch means that a request was lost or repeated: the client starts
 again with a full fetch. Partitions without news are idle: the session watches them and skips them until they move, so
-a fetch costs what happens, not what is asked for. `recheck` finds changes that notify nobody (log start, failed
+a fetch costs what happens, not what is asked for. `recheck` finds changes without a notification (log start, failed
 disk).
 
 When all slots are taken, a new session evicts the first of: a session unused for longer than the eviction time; for a

@@ -1,18 +1,25 @@
-"""A small HTTP/1.1 server for `/metrics` and `/health`.
+"""A small HTTP/1.1 server for `/metrics` and `/health`, which passes other paths to the console.
 
-Only GET and HEAD are served. The parser is strict: what two readers could understand differently (folded headers, two
-lengths) is rejected. Each peer costs a bounded amount: request heads are limited in bytes and time, responses in
+Only GET and HEAD are served here. The parser is strict: what two readers could understand differently (folded headers,
+two lengths) is rejected. Each peer costs a bounded amount: request heads are limited in bytes and time, responses in
 time, bodies are never read, connections are counted, and the longest idle one makes room. A route sends a few
 responses at a time, so slow readers of `/metrics` do not block `/health`.
 
 The Host header must name this broker (an address, localhost, or a known name): a page from another site whose name
 was pointed here cannot read its metrics.
+
+Other machines need a token or a password. Without one they learn from `/health` whether the broker serves requests,
+and nothing else. A request that a proxy on this machine passed on is not one of this machine.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import errno
+import hashlib
+import hmac
 import ipaddress
 import json
 import logging
@@ -20,18 +27,21 @@ import re
 import socket
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from urllib.parse import parse_qs
 
 from penstock import __version__
+from penstock.broker.console_process import ConsoleError, Fallback
 from penstock.broker.metrics import CONTENT_TYPE as METRICS_TYPE
 from penstock.broker.request import BrokerState, Services
 from penstock.runtime.clock import Clock, SystemClock
+from penstock.runtime.network import is_host_of
 
 if TYPE_CHECKING:
-    from penstock.broker.log_loader import LogLoader
+    from penstock.broker.log_startup import LogLoader
     from penstock.replication.replica_manager import ReplicaManager
 
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -58,6 +68,8 @@ class HttpRequest:
     query: str
     minor_version: int
     headers: Mapping[str, str]
+    is_trusted: bool = True
+    """Whether its sender is on this machine, or has shown who it is."""
 
     @property
     def has_body(self) -> bool:
@@ -112,6 +124,61 @@ def _parse_fields(fields: list[bytes]) -> dict[str, str]:
     if not (length.isascii() and length.isdigit()) or ("transfer-encoding" in headers and "content-length" in headers):
         raise RejectedRequest(HTTPStatus.BAD_REQUEST, "the length of the body is ambiguous")
     return headers
+
+
+class HttpCredentials:
+    """Who may read more than the state of the broker. Only digests of secrets are kept."""
+
+    def __init__(
+        self,
+        token: str | None = None,
+        user: str | None = None,
+        password: str | None = None,
+        *,
+        allow_anonymous: bool = False,
+    ) -> None:
+        self._allow_anonymous = allow_anonymous
+        given = [f"bearer {token}"] if token else []
+        if user is not None and password:
+            given.append(f"basic {user}:{password}")
+        self._digests = [hashlib.sha256(each.encode()).digest() for each in given]
+
+    def trusts(self, request: HttpRequest, peer: str) -> bool:
+        if self._allow_anonymous or (_is_loopback(peer) and _FORWARDED.isdisjoint(request.headers)):
+            return True
+        shown = hashlib.sha256(_shown_credentials(request.headers.get("authorization", ""))).digest()
+        # All are compared, so that the time says nothing.
+        return sum(hmac.compare_digest(shown, digest) for digest in self._digests) > 0
+
+
+_CHALLENGE: Final = (("WWW-Authenticate", 'Bearer realm="penstock", Basic realm="penstock"'),)
+_FORWARDED: Final = frozenset({"forwarded", "x-forwarded-for", "x-real-ip", "via"})
+_NO_ACCESS: Final = (
+    "other machines need a token or a password: see penstock.http.token, penstock.http.user and penstock.http.password"
+)
+
+
+def _is_loopback(peer: str) -> bool:
+    try:
+        address = ipaddress.ip_address(peer.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
+def _shown_credentials(header: str) -> bytes:
+    """`bearer <token>` or `basic <user>:<password>`; empty if it is neither."""
+    scheme, _, value = header.partition(" ")
+    scheme, value = scheme.lower(), value.strip()
+    if scheme == "bearer":
+        return f"bearer {value}".encode("utf-8", "replace")
+    if scheme == "basic":
+        try:
+            return b"basic " + base64.b64decode(value, validate=True)
+        except (binascii.Error, ValueError):
+            return b""
+    return b""
 
 
 logger = logging.getLogger(__name__)
@@ -179,8 +246,16 @@ class HttpServer:
         limits: HttpLimits | None = None,
         clock: Clock | None = None,
         hosts: Collection[str] | None = None,
+        credentials: HttpCredentials | None = None,
+        open_paths: Collection[str] = (),
+        fallback: Fallback | None = None,
     ) -> None:
-        """`hosts` are the names of this machine, besides addresses and localhost; None allows all."""
+        """`hosts` are the names of this machine, besides addresses and localhost; None allows all. With `credentials`,
+        only `open_paths` are served to those who are not trusted. `fallback` answers what no route does.
+        """
+        self._fallback = fallback
+        self._credentials = credentials
+        self._open_paths = frozenset(open_paths)
         self._routes = dict(routes)
         self._hosts = None if hosts is None else frozenset(host.lower() for host in hosts)
         self._limits = limits or HttpLimits()
@@ -297,12 +372,43 @@ class HttpServer:
                 async with asyncio.timeout(self._limits.answer_s):
                     await self._send(writer, None, _text_reply(rejected.status, rejected.text))
                 return
+            if self._fallback is not None and request.path not in self._routes:
+                await self._pass_on(self._fallback, request, reader, writer)
+                return
             async with asyncio.timeout(self._limits.answer_s):
                 goes_on = await self._answer(writer, request)
 
-    async def _answer(self, writer: asyncio.StreamWriter, request: HttpRequest) -> bool:
+    async def _pass_on(
+        self, fallback: Fallback, request: HttpRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Have a request answered elsewhere, if it may be served at all. An event stream has no time limit."""
+        rejected = self._rejection(writer, request)
+        if rejected is None:
+            try:
+                await fallback.pass_on(request, reader, writer)
+                return
+            except ConsoleError as error:
+                rejected = _text_reply(error.status, error.text)
+        async with asyncio.timeout(self._limits.answer_s):
+            await self._send(writer, None, rejected)
+
+    def _rejection(self, writer: asyncio.StreamWriter, request: HttpRequest) -> Reply | None:
+        """The reply to a request that does not name this broker, or whose sender has not shown who it is."""
         if self._hosts is not None and not is_host_of(request.headers.get("host"), self._hosts):
-            return await self._send(writer, request, _text_reply(HTTPStatus.MISDIRECTED_REQUEST, _NOT_HERE))
+            return _text_reply(HTTPStatus.MISDIRECTED_REQUEST, _NOT_HERE)
+        if self._credentials is not None:
+            peer = writer.get_extra_info("peername")
+            if not self._credentials.trusts(request, str(peer[0]) if peer else ""):
+                reply = _text_reply(HTTPStatus.UNAUTHORIZED, _NO_ACCESS)
+                return reply._replace(headers=_CHALLENGE)
+        return None
+
+    async def _answer(self, writer: asyncio.StreamWriter, request: HttpRequest) -> bool:
+        rejected = self._rejection(writer, request)
+        if rejected is not None:
+            if rejected.status != HTTPStatus.UNAUTHORIZED or request.path not in self._open_paths:
+                return await self._send(writer, request, rejected)
+            request = replace(request, is_trusted=False)
         answering = self._answering.get(request.path)
         if answering is None:
             return await self._send(writer, request, await self._reply(request))
@@ -418,24 +524,6 @@ async def _end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
             unread -= len(data)
 
 
-def is_host_of(header: str | None, names: Collection[str]) -> bool:
-    """Whether a Host header names this machine: by an address, as localhost, or by one of its names."""
-    if header is None:
-        return True  # HTTP/1.0, which browsers do not use
-    host = header.strip().lower()
-    if host.startswith("["):
-        host = host[1:].partition("]")[0]
-    elif host.count(":") <= 1:
-        host = host.partition(":")[0]
-    if host == "localhost" or host.endswith(".localhost") or host.removesuffix(".") in names:
-        return True
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
 def _text_reply(status: HTTPStatus, text: str) -> Reply:
     return Reply(status, _TEXT, f"{text}\n".encode())
 
@@ -495,26 +583,33 @@ def known_hosts(services: Services, http_host: str) -> set[str] | None:
 def health_route(read: Callable[[], Health]) -> Handler:
     """`/health`: 200 while the broker serves requests, else 503."""
 
-    async def handle(_: HttpRequest) -> Reply:
+    async def handle(request: HttpRequest) -> Reply:
         health = read()
         status = HTTPStatus.OK if health.status in ("ok", "degraded") else HTTPStatus.SERVICE_UNAVAILABLE
         fields = health._asdict()
         if health.progress is None:
             del fields["progress"]
+        if not request.is_trusted:
+            fields = {"status": health.status}
         return Reply(status, "application/json", json.dumps(fields).encode() + b"\n")
 
     return handle
 
 
-def metrics_route(render: Callable[[], Iterator[bytes]]) -> Handler:
-    """`/metrics`: `render` returns the text in pieces, between which the loop serves others."""
+def metrics_route(render: Callable[[frozenset[str]], Iterator[bytes]]) -> Handler:
+    """`/metrics`: `render` returns the text in pieces, between which the loop serves others.
 
-    async def pieces() -> AsyncIterator[bytes]:
-        for piece in render():
+    With `?name=a,b` only those families are read and shown.
+    """
+
+    async def pieces(names: frozenset[str]) -> AsyncIterator[bytes]:
+        for piece in render(names):
             yield piece
             await asyncio.sleep(0)
 
-    async def handle(_: HttpRequest) -> Reply:
-        return Reply(HTTPStatus.OK, METRICS_TYPE, pieces())
+    async def handle(request: HttpRequest) -> Reply:
+        given = parse_qs(request.query).get("name", [])
+        names = frozenset(name for text in given for name in text.split(",") if name)
+        return Reply(HTTPStatus.OK, METRICS_TYPE, pieces(names))
 
     return handle

@@ -169,10 +169,14 @@ class Description:
 
 
 Value = float | Histogram
+Rows = Sequence[tuple[tuple[str, ...], Value]]
 Collected = tuple[Description, Iterable[tuple[tuple[str, ...], Value]]]
 
 
 class Source(Protocol):
+    @property
+    def names(self) -> tuple[str, ...]: ...
+
     """Something that has series to show."""
 
     def collect(self) -> Iterator[Collected]:
@@ -206,6 +210,10 @@ class Family(Generic[S]):
         """Stop showing this series; counts through a kept handle are lost."""
         self._series.pop(self._values(labels), None)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.description.name,)
+
     def collect(self) -> Iterator[Collected]:
         # A copy: the loop runs between two pieces of the text, and topics are created and deleted.
         series = self._series | self._others
@@ -223,6 +231,10 @@ class Reading:
     def __init__(self, descriptions: Sequence[Description], read: Callable[[], Iterable[Row]]) -> None:
         self._descriptions = tuple(descriptions)
         self._read = read
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(each.name for each in self._descriptions)
 
     def collect(self) -> Iterator[Collected]:
         try:
@@ -245,6 +257,8 @@ class Registry:
     def __init__(self) -> None:
         self._sources: list[Source] = []
         self._names: set[str] = set()
+        self.aliases: Mapping[str, Callable[[Description, Rows], Iterator[Collected]]] = {}
+        """By name, what the text shows besides a metric, from the same values; JSON leaves it out."""
 
     def counter(self, name: str, help_text: str) -> Counter:
         return self.counters(name, help_text).labelled()
@@ -277,21 +291,41 @@ class Registry:
             self._claim(description)
         self._sources.append(Reading(descriptions, read))
 
-    def render(self) -> Iterator[bytes]:
-        """The text format, in pieces of some kilobytes, between which the loop may run."""
+    def render(self, names: frozenset[str] = frozenset()) -> Iterator[bytes]:
+        """The text format, in pieces of some kilobytes, between which the loop may run; with `names`, only of those.
+
+        Metrics that are not shown are not read.
+        """
         parts: list[str] = []
         size = 0
-        for source in self._sources:
-            for description, rows in source.collect():
-                for part in _family_text(description, rows):
-                    parts.append(part)
-                    size += len(part)
-                    if size >= _CHUNK_CHARS:
-                        yield "".join(parts).encode("utf-8", "replace")
-                        parts.clear()
-                        size = 0
+        for description, rows in self._collected(names):
+            for part in _family_text(description, rows):
+                parts.append(part)
+                size += len(part)
+                if size >= _CHUNK_CHARS:
+                    yield "".join(parts).encode("utf-8", "replace")
+                    parts.clear()
+                    size = 0
         if parts:
             yield "".join(parts).encode("utf-8", "replace")
+
+    def _collected(self, names: frozenset[str]) -> Iterator[Collected]:
+        for source in self._sources:
+            if names and names.isdisjoint(source.names):
+                continue
+            for description, rows in source.collect():
+                if names:
+                    if description.name in names:
+                        yield description, rows
+                    continue
+                alias = self.aliases.get(description.name)
+                if alias is None:
+                    yield description, rows
+                    continue
+                kept = list(rows)
+                yield description, kept
+                if kept:
+                    yield from alias(description, kept)
 
     def snapshot(self) -> dict[str, Any]:
         """The same for JSON: name to type, help and series. Numbers that JSON does not have are None."""
@@ -342,8 +376,8 @@ def _family_text(description: Description, rows: Iterable[tuple[tuple[str, ...],
     for place, (labels, value) in enumerate(rows):
         if place == 0:
             yield f"# HELP {name} {description.help.translate(_HELP_ESCAPES)}\n# TYPE {name} {description.kind}\n"
-        inner = ",".join(
-            f'{key}="{label.translate(_LABEL_ESCAPES)}"' for key, label in zip(description.labels, labels, strict=True)
+        inner = ",".join(  # a sum has no label
+            f'{key}="{label.translate(_LABEL_ESCAPES)}"' for key, label in zip(description.labels, labels, strict=False)
         )
         outer = f"{{{inner}}}" if inner else ""
         if not isinstance(value, Histogram):
@@ -483,6 +517,13 @@ class BrokerMetrics:
             name: registry.counters(f"kafka_server_{name}_total", text, "topic", series_max=topics_max)
             for name, text in _TOPIC_FAMILIES.items()
         }
+        self._dropped = {name: Counter() for name in _TOPIC_FAMILIES}
+        self.authentications = registry.counters(
+            "kafka_network_authentications_total",
+            "Logins by SASL, by outcome: success or failure.",
+            "listener",
+            "outcome",
+        )
         self.log_flush_seconds = registry.histogram("kafka_log_flush_duration_seconds", "Duration of syncs to disk.")
         self.partitions = registry.gauge("kafka_server_partitions", "Partitions on this broker.")
         self.leaders = registry.gauge("kafka_server_leaders", "Partitions that this broker leads.")
@@ -542,8 +583,15 @@ class BrokerMetrics:
     def drop_topic(self, topic: str) -> None:
         """The topic was deleted; a later one of the same name counts from 0."""
         if self._topics.pop(topic, None) is not None:
-            for family in self._topic_families.values():
+            for name, family in self._topic_families.items():
+                self._dropped[name].add(family.labelled(topic=topic).value)
                 family.drop(topic=topic)
+
+    def show_jmx_names(self) -> None:
+        """Show metrics under the names of the JMX exporter too."""
+        from penstock.broker.jmx_names import jmx_aliases
+
+        self.registry.aliases = jmx_aliases(self._dropped)
 
     def read_from(self, services: Services, cluster_services: Callable[[], ClusterServices | None]) -> None:
         """Read the state of a broker at each scrape. Until it serves requests, most of it has no value."""
@@ -575,6 +623,7 @@ class BrokerMetrics:
         )
         self.read_groups_from(lambda: services.groups.count_by_state() if services.is_ready else {})
         self.read_lag_from(lambda: services.groups.committed() if services.is_ready else (), end_of)
+        self.read_transactions_from(lambda: services.transactions.open_transactions() if services.is_ready else None)
 
     def read_logs_from(self, read: Callable[[], Iterable[LogMetrics]]) -> None:
         labels = ("topic", "partition")
@@ -614,6 +663,22 @@ class BrokerMetrics:
         truncated = self.registry.gauge(
             "kafka_group_lag_truncated", "1 if groups have more partitions than shown, else 0."
         )
+
+    def read_transactions_from(self, read: Callable[[], tuple[int, float] | None]) -> None:
+        """`read` returns the number of open transactions and the age of the oldest, in seconds."""
+        descriptions = [
+            Description("gauge", "kafka_transaction_open_count", "Open transactions that this broker coordinates."),
+            Description(
+                "gauge", "kafka_transaction_oldest_seconds", "Age of the oldest open transaction that it coordinates."
+            ),
+        ]
+
+        def rows() -> Iterator[Row]:
+            found = read()
+            if found is not None:
+                yield (), found
+
+        self.registry.readings(descriptions, rows)
 
     def read_network_from(self, read: Callable[[], NetworkMetrics]) -> None:
         descriptions = [

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from penstock.broker.dynamic_config import CLUSTER_WIDE, SettingsRules
 from penstock.broker.errors import DUPLICATE_IN_REQUEST, NO_ERROR, ApiError, api_error_of, duplicates
-from penstock.broker.request import Answer, Request, Services
+from penstock.broker.request import Answer, Request, Services, each_once
 from penstock.broker.settings import (
     InvalidSettings,
     Row,
@@ -28,12 +28,19 @@ from penstock.broker.settings import (
     describe_topic,
     sound_overrides,
 )
-from penstock.cluster.controller.configs import ConfigEdit, EditKind, ResourceKind, edit_config, replace_config
+from penstock.cluster.controller.configs import (
+    ConfigEdit,
+    EditKind,
+    ResourceKind,
+    check_number,
+    edited_settings,
+    replaced_settings,
+)
 from penstock.cluster.controller.controller import ConfigChange
 from penstock.cluster.errors import ApiException, InvalidConfig, InvalidRequest, InvalidTopicName, UnknownTopic
 from penstock.cluster.image import Settings
 from penstock.cluster.topic_names import check_topic_name
-from penstock.cluster.tree import layout
+from penstock.wire.protocol import INTERNAL_TOPICS
 from penstock.wire.schemas import alter_configs, incremental_alter_configs
 from penstock.wire.schemas.describe_configs import (
     DescribeConfigsRequest,
@@ -44,8 +51,10 @@ from penstock.wire.schemas.describe_configs import (
 )
 
 _MAX_VALUE_BYTES: Final = 2**15 - 1
-# A description takes a fraction of a millisecond; after so many, other requests are served.
+# A description takes a fraction of a millisecond; after this many, other requests are served.
 _AT_ONCE: Final = 20
+_CLEANUP_POLICY: Final = "cleanup.policy"
+_COMPACT: Final = "compact"
 
 Names = frozenset[str] | None
 
@@ -55,13 +64,6 @@ class Resource(NamedTuple):
 
     type: int
     name: str
-
-
-class _Change(NamedTuple):
-    """A resource and its requested change; `change` raises ApiException if the request makes no sense."""
-
-    resource: Resource
-    change: Callable[[ResourceKind], ConfigChange]
 
 
 def _resource_kind(services: Services, resource: Resource, *, of_any_broker: bool = False) -> ResourceKind:
@@ -178,39 +180,30 @@ def _failed(resource: Resource, error: BaseException) -> DescribeConfigsResult:
 
 
 def handle_alter(services: Services, request: Request, answer: Answer) -> None:
-    message: alter_configs.AlterConfigsRequest = request.message
-    changes = [_Change(_resource(item), _replacement(item)) for item in message.resources]
     schemas = alter_configs.AlterConfigsResponse, alter_configs.AlterConfigsResourceResponse
-    _alter(services, changes, schemas, answer, validate_only=message.validate_only)
+    _alter(services, request, _replacement, schemas, answer)
 
 
 def handle_incremental_alter(services: Services, request: Request, answer: Answer) -> None:
-    message: incremental_alter_configs.IncrementalAlterConfigsRequest = request.message
-    changes = [_Change(_resource(item), _edits(item)) for item in message.resources]
     schemas = (
         incremental_alter_configs.IncrementalAlterConfigsResponse,
         incremental_alter_configs.AlterConfigsResourceResponse,
     )
-    _alter(services, changes, schemas, answer, validate_only=message.validate_only)
+    _alter(services, request, _edits, schemas, answer)
 
 
-def _resource(item: alter_configs.AlterConfigsResource | incremental_alter_configs.AlterConfigsResource) -> Resource:
+def _resource(item: Any) -> Resource:
     return Resource(item.resource_type, item.resource_name)
 
 
-def _replacement(item: alter_configs.AlterConfigsResource) -> Callable[[ResourceKind], ConfigChange]:
-    def change(kind: ResourceKind) -> ConfigChange:
-        if duplicates(config.name for config in item.configs):
-            raise InvalidRequest("the request changes a setting twice")
-        return ConfigChange(
-            kind, item.resource_name, replacement={config.name: config.value for config in item.configs}
-        )
-
-    return change
+def _replacement(kind: ResourceKind, item: alter_configs.AlterConfigsResource) -> ConfigChange:
+    if duplicates(config.name for config in item.configs):
+        raise InvalidRequest("the request changes a setting twice")
+    return ConfigChange(kind, item.resource_name, replacement={config.name: config.value for config in item.configs})
 
 
-def _edits(item: incremental_alter_configs.AlterConfigsResource) -> Callable[[ResourceKind], ConfigChange]:
-    return lambda kind: ConfigChange(kind, item.resource_name, [_edit(config) for config in item.configs])
+def _edits(kind: ResourceKind, item: incremental_alter_configs.AlterConfigsResource) -> ConfigChange:
+    return ConfigChange(kind, item.resource_name, [_edit(config) for config in item.configs])
 
 
 def _edit(config: incremental_alter_configs.AlterableConfig) -> ConfigEdit:
@@ -225,54 +218,60 @@ def _edit(config: incremental_alter_configs.AlterableConfig) -> ConfigEdit:
 
 
 def _alter(
-    services: Services, wanted: Sequence[_Change], schemas: tuple[Any, Any], answer: Answer, *, validate_only: bool
+    services: Services,
+    request: Request,
+    change_of: Callable[[ResourceKind, Any], ConfigChange],
+    schemas: tuple[Any, Any],
+    answer: Answer,
 ) -> None:
-    """Make the changes and answer with the outcome of each, once for a resource that is named twice."""
-    twice = duplicates(item.resource for item in wanted)
-    errors: dict[Resource, ApiError] = {item.resource: NO_ERROR for item in wanted}
+    """Make the changes and answer with the outcome of each, once for a resource that is named twice. `change_of` raises
+    ApiException if the request makes no sense.
+    """
+    message, long_requests = request.message, services.long_requests
+    errors: dict[Resource, ApiError] = {}
     is_controller = services.membership_or_none is not None
+    response, row = schemas
 
-    def respond() -> None:
-        response, row = schemas
-        answer(
-            response(
-                responses=[
-                    row(
-                        error_code=error.code,
-                        error_message=error.text,
-                        resource_type=resource.type,
-                        resource_name=resource.name,
-                    )
-                    for resource, error in errors.items()
-                ]
+    def respond(failure: ApiError | None = None) -> None:
+        rows = (
+            row(
+                error_code=error.code,
+                error_message=error.text,
+                resource_type=resource.type,
+                resource_name=resource.name,
             )
+            for resource in each_once(map(_resource, message.resources))
+            for error in (failure or errors[resource],)
         )
+        long_requests.answer_rows(request.channel, rows, lambda made: answer(response(responses=made)))
 
     async def make() -> None:
-        changes: dict[Resource, ConfigChange] = {}
-        for item in wanted:
-            if item.resource in twice:
-                errors[item.resource] = DUPLICATE_IN_REQUEST
+        twice = await long_requests.duplicates(map(_resource, message.resources))
+        changes: list[tuple[Resource, ConfigChange]] = []
+        async for item in long_requests.each(message.resources, _AT_ONCE):
+            resource = _resource(item)
+            errors[resource] = NO_ERROR
+            if resource in twice:
+                errors[resource] = DUPLICATE_IN_REQUEST
                 continue
             try:
-                change = item.change(_resource_kind(services, item.resource, of_any_broker=is_controller))
+                kind = _resource_kind(services, resource, of_any_broker=is_controller)
+                check_number(kind, len(item.configs))
+                change = change_of(kind, item)
                 _validate(services, change)
             except ApiException as error:
-                errors[item.resource] = api_error_of(error)
+                errors[resource] = api_error_of(error)
             else:
-                changes[item.resource] = change
-        outcomes = await services.cluster.require_controller().alter_configs(
-            list(changes.values()), validate_only=validate_only
+                changes.append((resource, change))
+        controller = services.cluster.require_controller()
+        outcomes = await controller.alter_configs(
+            [change for _, change in changes], validate_only=message.validate_only
         )
-        for resource, outcome in zip(changes, outcomes, strict=True):
+        async for (resource, _), outcome in long_requests.each(zip(changes, outcomes, strict=True)):
             errors[resource] = api_error_of(outcome.error)
         respond()
 
-    def fail(error: BaseException) -> None:
-        errors.update(dict.fromkeys(errors, api_error_of(error)))
-        respond()
-
-    services.spawn(make(), fail)
+    services.spawn(make(), lambda error: respond(api_error_of(error)))
 
 
 # --- validation
@@ -282,19 +281,19 @@ def _validate(services: Services, change: ConfigChange) -> None:
     """ApiException if the change would contradict the other settings."""
     image, rules = services.cluster.image, SettingsRules()
     if change.replacement is not None:
-        after = replace_config(image, change.kind, change.name, change.replacement, rules).image
+        after = replaced_settings(image, change.kind, change.name, change.replacement, rules)
     else:
-        after = edit_config(image, change.kind, change.name, change.edits, rules).image
-    if change.kind is ResourceKind.BROKER and change.name and services.membership_or_none is not None:
-        node = str(int(change.name))
-        _check_cluster_wide(image.broker_config(node), after.broker_config(node))
+        after = edited_settings(image, change.kind, change.name, change.edits, rules)
     if change.kind is ResourceKind.TOPIC:
-        _validate_topic(services, after.topic_config(change.name))
-    elif not change.name or _is_id(change.name, services.node_id):
-        node = str(services.node_id) if change.name else layout.DEFAULT_BROKER
-        _validate_broker(services, after.broker_config(node), cluster_wide=not change.name)
+        _check_internal(change.name, image.topic_config(change.name), after)
+        _validate_topic(services, after)
+        return
+    if change.name and services.membership_or_none is not None:
+        _check_cluster_wide(image.broker_config(str(int(change.name))), after)
+    if not change.name or _is_id(change.name, services.node_id):
+        _validate_broker(services, after, cluster_wide=not change.name)
     else:
-        _check_sizes(after.broker_config(str(int(change.name))))
+        _check_sizes(after)
 
 
 def _check_cluster_wide(before: Settings, after: Settings) -> None:
@@ -305,6 +304,13 @@ def _check_cluster_wide(before: Settings, after: Settings) -> None:
                 f"{name} is the same for all brokers of a cluster and cannot be set for one: set it for all brokers "
                 "(a broker resource with an empty name; penstock configs alter --all-brokers), or for a topic"
             )
+
+
+def _check_internal(name: str, before: Settings, after: Settings) -> None:
+    """Retention must not delete what coordinators keep in internal topics."""
+    policies = before.get(_CLEANUP_POLICY), after.get(_CLEANUP_POLICY)
+    if name in INTERNAL_TOPICS and policies[0] == _COMPACT and policies[1] != _COMPACT:
+        raise InvalidConfig(f"{name} is internal: its {_CLEANUP_POLICY} must stay {_COMPACT}, or its records are lost")
 
 
 def _validate_topic(services: Services, after: Settings) -> None:

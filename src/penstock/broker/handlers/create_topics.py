@@ -9,16 +9,17 @@ looks for its coordinator.
 
 from __future__ import annotations
 
-import asyncio
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
 from penstock.broker.errors import DUPLICATE_IN_REQUEST, ApiError, api_error_of, duplicates
-from penstock.broker.request import Answer, Request, Services
+from penstock.broker.request import Answer, Request, Services, each_once
 from penstock.broker.settings import BrokerSettings, check_topic_settings, describe_topic
-from penstock.cluster.controller.configs import MIN_INSYNC
-from penstock.cluster.controller.topics import BY_DEFAULT, NewTopic
+from penstock.broker.throttling import MUTATIONS_EXCEEDED
+from penstock.cluster.controller.configs import MIN_INSYNC, ResourceKind, check_number
+from penstock.cluster.controller.topics import BY_DEFAULT, MAX_PARTITIONS, NewTopic
 from penstock.cluster.errors import (
     ApiException,
     ClusterError,
@@ -28,7 +29,7 @@ from penstock.cluster.errors import (
 )
 from penstock.cluster.image import TopicImage
 from penstock.cluster.topic_names import check_topic_name
-from penstock.wire.protocol import OFFSETS_TOPIC
+from penstock.wire.protocol import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, ErrorCode
 from penstock.wire.schemas.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -36,12 +37,16 @@ from penstock.wire.schemas.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from penstock.wire.types import NO_UUID
 
 logger = logging.getLogger(__name__)
 
 _FIRST_VERSION_WITH_CONFIGS: Final = 5
-# A description takes a fraction of a millisecond; after so many, other requests are served.
+_FIRST_STRICT_VERSION: Final = 6
+TOO_MANY_PARTITIONS: Final = ApiError(
+    ErrorCode.POLICY_VIOLATION,
+    "the cluster would have more partitions than penstock.max.partitions allows: delete topics, or raise the limit",
+)
+# A description takes a fraction of a millisecond; after this many, other requests are served.
 _AT_ONCE: Final = 20
 
 Own = frozenset[tuple[str, str | None]]
@@ -49,13 +54,20 @@ Own = frozenset[tuple[str, str | None]]
 
 
 class TooFewBrokers(ClusterError):
-    """__consumer_offsets cannot be created yet."""
+    """An internal topic cannot be created yet."""
 
     def __init__(self, topic: str, factor: int, brokers: int) -> None:
+        setting, who = _WHO_WAITS[topic]
         super().__init__(
             f"cannot create {topic}: replication factor {factor} needs {factor} brokers, {brokers} are available; "
-            "groups wait for more brokers. Lower offsets.topic.replication.factor for a smaller cluster"
+            f"{who} wait for more brokers. Lower {setting} for a smaller cluster"
         )
+
+
+_WHO_WAITS: Final = {
+    OFFSETS_TOPIC: ("offsets.topic.replication.factor", "groups"),
+    TRANSACTION_STATE_TOPIC: ("transaction.state.log.replication.factor", "transactions"),
+}
 
 
 class AutoTopicCreation:
@@ -68,8 +80,8 @@ class AutoTopicCreation:
         """ClusterError, LinkLost."""
         wanted = []
         for name in names:
-            if name == OFFSETS_TOPIC:
-                await self.create_offsets_topic()
+            if name in INTERNAL_TOPICS:
+                await self.create_internal_topic(name)
             else:
                 wanted.append(with_preset(self._services.settings, NewTopic(name)))
         if wanted:
@@ -79,66 +91,112 @@ class AutoTopicCreation:
             else:
                 await self._services.cluster.require_controller().create_topics(wanted)
 
-    async def create_offsets_topic(self) -> None:
+    async def create_internal_topic(self, name: str) -> None:
         """ClusterError, LinkLost."""
         services = self._services
-        settings, membership = services.settings, services.membership_or_none
-        configs = {
-            "cleanup.policy": "compact",
-            "compression.type": "producer",
-            "segment.bytes": str(settings.offsets_topic_segment_bytes),
-        }
-        factor = settings.offsets_topic_replication_factor
+        membership = services.membership_or_none
+        topic = _internal_topic(services.settings, name)
         brokers = len(services.cluster.image.brokers)
         if membership is None:
-            factor = 1
-            # Whatever min.insync.replicas the broker has: groups could not commit otherwise.
-            configs[MIN_INSYNC] = "1"
-        elif factor > brokers:
+            # Whatever min.insync.replicas the broker has: coordinators could not write otherwise.
+            topic = replace(topic, replication_factor=1, configs={**topic.configs, MIN_INSYNC: "1"})
+        elif topic.replication_factor > brokers:
             # Brokers start one after the other. Created with fewer replicas, the topic would keep them.
-            raise TooFewBrokers(OFFSETS_TOPIC, factor, brokers)
-        topic = NewTopic(OFFSETS_TOPIC, settings.offsets_topic_num_partitions, factor, configs=configs)
+            raise TooFewBrokers(name, topic.replication_factor, brokers)
         if membership is not None:
             await membership.create_through_controller([topic])
             return
         outcome = (await services.cluster.require_controller().create_topics([topic]))[0]
-        if outcome.error is not None and OFFSETS_TOPIC not in services.cluster.image.topics:
+        if outcome.error is not None and name not in services.cluster.image.topics:
             raise outcome.error
+
+
+def _internal_topic(settings: BrokerSettings, name: str) -> NewTopic:
+    configs: dict[str, str | None] = {"cleanup.policy": "compact"}
+    if name == OFFSETS_TOPIC:
+        configs |= {"compression.type": "producer", "segment.bytes": str(settings.offsets_topic_segment_bytes)}
+        partitions, factor = settings.offsets_topic_num_partitions, settings.offsets_topic_replication_factor
+    else:
+        transactions = settings.transactions
+        configs |= {
+            "compression.type": "uncompressed",
+            "segment.bytes": str(transactions.segment_bytes),
+            "unclean.leader.election.enable": "false",
+            MIN_INSYNC: str(transactions.min_isr),
+        }
+        partitions, factor = transactions.num_partitions, transactions.replication_factor
+    return NewTopic(name, partitions, factor, configs=configs)
 
 
 def handle(services: Services, request: Request, answer: Answer) -> None:
     message: CreateTopicsRequest = request.message
-    results = {topic.name: CreatableTopicResult(name=topic.name, error_message=None) for topic in message.topics}
-    response = CreateTopicsResponse(topics=list(results.values()))
+    long_requests = services.long_requests
+    results: dict[str, CreatableTopicResult] = {}
+    throttle_ms = 0
+
+    def respond(reason: ApiError | None = None) -> None:
+        rows = (
+            results[name] if reason is None else _rejected(name, reason)
+            for name in each_once(topic.name for topic in message.topics)
+        )
+        long_requests.answer_rows(
+            request.channel,
+            rows,
+            lambda made: answer(CreateTopicsResponse(throttle_time_ms=throttle_ms, topics=made)),
+        )
 
     async def create() -> None:
+        nonlocal throttle_ms
         new = await _validate(services, message.topics, results)
+        known = services.cluster.image.topics
+        permits = {name: _partition_count(services, topic) for name, topic in new.items() if name not in known}
+        for name in beyond_limit(services, permits):
+            results[name] = _rejected(name, TOO_MANY_PARTITIONS)
+            del new[name], permits[name]
+        if not message.validate_only:
+            over, throttle_ms = services.throttling.over_quota(request, permits, _FIRST_STRICT_VERSION)
+            for name in over:
+                results[name] = _rejected(name, MUTATIONS_EXCEEDED)
+                del new[name]
         described: dict[Own, list[CreatableTopicConfigs]] = {}
         outcomes = await services.cluster.require_controller().create_topics(
             list(new.values()), validate_only=message.validate_only
         )
-        for number, outcome in enumerate(outcomes):
-            result = results[outcome.name]
+        async for outcome in long_requests.each(outcomes, _AT_ONCE):
+            name = outcome.name
             if outcome.topic is None:
-                _reject(result, api_error_of(outcome.error))
+                results[name] = _rejected(name, api_error_of(outcome.error))
                 continue
+            result = results[name] = CreatableTopicResult(name=name, error_message=None)
             if not message.validate_only:
                 result.topic_id = outcome.topic.topic_id
-                _warn_of_min_insync(services, outcome.topic, new[outcome.name])
+                _warn_of_min_insync(services, outcome.topic, new[name])
             if request.version >= _FIRST_VERSION_WITH_CONFIGS:
-                _describe(services.settings, outcome.topic, new[outcome.name], result, described)
-                if number % _AT_ONCE == _AT_ONCE - 1:
-                    await asyncio.sleep(0)
-        answer(response)
+                _describe(services.settings, outcome.topic, new[name], result, described)
+        respond()
 
-    def fail(error: BaseException) -> None:
-        reason = api_error_of(error)
-        for result in response.topics:
-            result.topic_id = NO_UUID
-            _reject(result, reason)
-        answer(response)
+    services.spawn(create(), lambda error: respond(api_error_of(error)))
 
-    services.spawn(create(), fail)
+
+def beyond_limit(services: Services, wanted: Mapping[str, int]) -> list[str]:
+    """The topics whose new partitions would exceed penstock.max.partitions, if made in this order."""
+    room = services.settings.penstock_max_partitions - sum(
+        len(topic.partitions) for topic in services.cluster.image.topics.values()
+    )
+    beyond = []
+    for name, count in wanted.items():
+        if count > MAX_PARTITIONS:
+            continue  # which the controller rejects
+        if count > room:
+            beyond.append(name)
+        else:
+            room -= count
+    return beyond
+
+
+def _partition_count(services: Services, topic: NewTopic) -> int:
+    wanted = len(topic.assignments) or topic.partitions
+    return services.settings.num_partitions if wanted == BY_DEFAULT else max(1, wanted)
 
 
 def with_preset(settings: BrokerSettings, topic: NewTopic) -> NewTopic:
@@ -154,24 +212,23 @@ async def _validate(
     services: Services, topics: list[CreatableTopic], results: dict[str, CreatableTopicResult]
 ) -> dict[str, NewTopic]:
     """The topics that are valid by themselves; the results of the others say why not."""
-    twice = duplicates(topic.name for topic in topics)
+    twice = await services.long_requests.duplicates(topic.name for topic in topics)
     new: dict[str, NewTopic] = {}
     sound: set[Own] = set()
-    for number, topic in enumerate(topics):
-        if number % _AT_ONCE == _AT_ONCE - 1:
-            await asyncio.sleep(0)
+    async for topic in services.long_requests.each(topics, _AT_ONCE):
         if topic.name in twice:
-            _reject(results[topic.name], DUPLICATE_IN_REQUEST)
+            results[topic.name] = _rejected(topic.name, DUPLICATE_IN_REQUEST)
             continue
         try:
             new[topic.name] = _new_topic(services, topic, sound)
         except ApiException as error:
-            _reject(results[topic.name], api_error_of(error))
+            results[topic.name] = _rejected(topic.name, api_error_of(error))
     return new
 
 
 def _new_topic(services: Services, wanted: CreatableTopic, sound: set[Own]) -> NewTopic:
     """ApiException. `sound` are settings of other topics of the request, which need not be validated again."""
+    check_number(ResourceKind.TOPIC, len(wanted.configs))
     if duplicates(config.name for config in wanted.configs):
         raise InvalidRequest("the request sets a setting twice")
     if duplicates(assignment.partition_index for assignment in wanted.assignments):
@@ -208,10 +265,8 @@ def _warn_of_min_insync(services: Services, topic: TopicImage, wanted: NewTopic)
         )  # fmt: skip
 
 
-def _reject(result: CreatableTopicResult, reason: ApiError) -> None:
-    result.error_code, result.error_message = reason
-    result.num_partitions = result.replication_factor = -1
-    result.configs = []
+def _rejected(name: str, reason: ApiError) -> CreatableTopicResult:
+    return CreatableTopicResult(name=name, error_code=reason.code, error_message=reason.text)
 
 
 def _describe(

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from penstock.broker.broker_only import is_protected
 from penstock.broker.errors import EXPECTED, error_code_of, missing_partition_error
 from penstock.broker.request import Answer, Request, Services
 from penstock.log.errors import LogError
@@ -49,6 +50,9 @@ def _delete(services: Services, request: Request, answer: Answer) -> None:
         for wanted in topic.partitions:
             result = DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=_NONE)
             results.partitions.append(result)
+            if is_protected(services, request.session, topic.name):
+                result.error_code = ErrorCode.INVALID_TOPIC_EXCEPTION
+                continue
             partition = services.replicas.get(topic.name, wanted.partition_index)
             if partition is None:
                 result.error_code = missing_partition_error(services, topic.name, wanted.partition_index)
@@ -95,7 +99,7 @@ def _await_others(
         if error is not None:
             result.error_code = error_code_of(error)
         if partition.is_leader:
-            result.low_watermark = partition.lowest_start(services.replicas.brokers)
+            result.low_watermark = partition.lowest_start(services.replicas.online(partition))
         left -= 1
         if left == 0:
             done()

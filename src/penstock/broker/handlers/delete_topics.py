@@ -5,12 +5,16 @@ A topic that is named twice is deleted and answered once. With delete.topic.enab
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Final
 
+from penstock.broker.broker_only import INTERNAL_TOPIC, is_protected
 from penstock.broker.errors import ApiError, api_error_of
-from penstock.broker.request import Answer, Request, Services
+from penstock.broker.request import Answer, Request, Services, each_once
+from penstock.broker.throttling import MUTATIONS_EXCEEDED
 from penstock.cluster.controller.controller import TopicOutcome
+from penstock.cluster.image import ClusterImage
 from penstock.wire.protocol import ErrorCode
 from penstock.wire.schemas.delete_topics import (
     DeletableTopicResult,
@@ -22,23 +26,32 @@ from penstock.wire.types import NO_UUID
 
 _FIRST_VERSION_WITH_IDS: Final = 6
 _FIRST_VERSION_WITH_DISABLED: Final = 3
+_FIRST_STRICT_VERSION: Final = 5
 _NAME_OR_ID: Final = ApiError(ErrorCode.INVALID_REQUEST, "a topic needs either a name or an id")
 
 
 def handle(services: Services, request: Request, answer: Answer) -> None:
     message: DeleteTopicsRequest = request.message
-    unclear = []
-    wanted: dict[str | bytes, None]
-    if request.version < _FIRST_VERSION_WITH_IDS:
-        wanted = dict.fromkeys(message.topic_names)
-    else:
-        unclear = [
-            _rejected(topic.name, topic.topic_id, _NAME_OR_ID) for topic in message.topics if not _is_clear(topic)
-        ]
-        wanted = dict.fromkeys(_key(topic) for topic in message.topics if _is_clear(topic))
+    long_requests = services.long_requests
+    rejected: dict[str | bytes, ApiError] = {}
+    outcomes: dict[str | bytes, TopicOutcome] = {}
 
-    def respond(result: Callable[[str | bytes], DeletableTopicResult]) -> None:
-        answer(DeleteTopicsResponse(responses=[*unclear, *map(result, wanted)]))
+    def unclear() -> Iterator[DeletableTopicResult]:
+        for topic in message.topics:
+            if not _is_clear(topic):
+                yield _rejected(topic.name, topic.topic_id, _NAME_OR_ID)
+
+    def result(key: str | bytes) -> DeletableTopicResult:
+        reason = rejected.get(key)
+        return _result(key, outcomes[key]) if reason is None else _rejected(*_name_and_id(key), reason)
+
+    def respond(to_result: Callable[[str | bytes], DeletableTopicResult], throttle_ms: int = 0) -> None:
+        rows = chain(unclear(), map(to_result, _wanted(message, request.version)))
+        long_requests.answer_rows(
+            request.channel,
+            rows,
+            lambda made: answer(DeleteTopicsResponse(throttle_time_ms=throttle_ms, responses=made)),
+        )
 
     def reject_all(reason: ApiError) -> None:
         respond(lambda key: _rejected(*_name_and_id(key), reason))
@@ -53,12 +66,37 @@ def handle(services: Services, request: Request, answer: Answer) -> None:
         return
 
     async def delete() -> None:
-        outcomes = dict(
-            zip(wanted, await services.cluster.require_controller().delete_topics(list(wanted)), strict=True)
-        )
-        respond(lambda key: _result(key, outcomes[key]))
+        controller = services.cluster.require_controller()
+        image, throttle_ms = controller.image, 0
+        allowed: list[str | bytes] = []
+        async for key in long_requests.each(_wanted(message, request.version)):
+            name = key if isinstance(key, str) else image.names_by_id.get(key, "")
+            if is_protected(services, request.session, name):
+                rejected[key] = INTERNAL_TOPIC
+                continue
+            permits = {key: _partition_count(image, key)}
+            over, throttle_ms = services.throttling.over_quota(request, permits, _FIRST_STRICT_VERSION)
+            if over:
+                rejected[key] = MUTATIONS_EXCEEDED
+            else:
+                allowed.append(key)
+        deleted = await controller.delete_topics(allowed)
+        outcomes.update(zip(allowed, deleted, strict=True))
+        respond(result, throttle_ms)
 
     services.spawn(delete(), lambda error: reject_all(api_error_of(error)))
+
+
+def _wanted(message: DeleteTopicsRequest, version: int) -> Iterator[str | bytes]:
+    """The topics by name or id, each once."""
+    if version < _FIRST_VERSION_WITH_IDS:
+        return each_once(message.topic_names)
+    return each_once(_key(topic) for topic in message.topics if _is_clear(topic))
+
+
+def _partition_count(image: ClusterImage, key: str | bytes) -> int:
+    topic = image.topic(key) if isinstance(key, str) else image.topic_by_id(key)
+    return 1 if topic is None else max(1, len(topic.partitions))
 
 
 def _is_clear(topic: DeleteTopicState) -> bool:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Final
 
 from penstock.broker.errors import ApiError, api_error_of
-from penstock.broker.request import Answer, Request, Services
+from penstock.broker.request import PART_ELEMENTS, Answer, Request, Services, each_once
 from penstock.cluster.controller.election import ElectionKind
 from penstock.cluster.controller.transaction import TopicPartition
-from penstock.cluster.errors import ApiException
 from penstock.wire.protocol import ErrorCode
 from penstock.wire.schemas.elect_leaders import (
     ElectLeadersRequest,
@@ -24,13 +23,20 @@ _ALONE: Final = "this broker stands alone and leads all partitions"
 
 def handle(services: Services, request: Request, answer: Answer) -> None:
     message: ElectLeadersRequest = request.message
-    named = message.topic_partitions
-    wanted = None if named is None else [(topic.topic, index) for topic in named for index in topic.partitions]
+
+    def respond(
+        partitions: Iterable[TopicPartition],
+        reason_of: Callable[[TopicPartition], ApiError],
+        code: ErrorCode = ErrorCode.NONE,
+    ) -> None:
+        def done(results: list[ReplicaElectionResult]) -> None:
+            answer(ElectLeadersResponse(error_code=code, replica_election_results=results))
+
+        services.long_requests.finish(request.channel, _results(partitions, reason_of, done))
 
     def reject(reason: ApiError) -> None:
-        results = _results(dict.fromkeys(wanted or (), reason))
         code = reason.code if request.version >= _FIRST_VERSION_WITH_ERROR else ErrorCode.NONE
-        answer(ElectLeadersResponse(error_code=code, replica_election_results=results))
+        respond(_named(message), lambda _: reason, code)
 
     if message.election_type not in tuple(ElectionKind):
         reject(
@@ -42,8 +48,7 @@ def handle(services: Services, request: Request, answer: Answer) -> None:
         return
     membership = services.membership_or_none
     if membership is None:
-        reasons = {key: ApiError(ErrorCode.ELECTION_NOT_NEEDED, _ALONE) for key in wanted or ()}
-        answer(ElectLeadersResponse(replica_election_results=_results(reasons)))
+        respond(_named(message), lambda _: ApiError(ErrorCode.ELECTION_NOT_NEEDED, _ALONE))
         return
     controller = membership.controller
     if controller is None:
@@ -51,19 +56,31 @@ def handle(services: Services, request: Request, answer: Answer) -> None:
         return
 
     async def elect() -> None:
+        wanted = None if message.topic_partitions is None else _named(message)
         outcomes = await controller.elect_leaders(ElectionKind(message.election_type), wanted)
-        answer(ElectLeadersResponse(replica_election_results=_results(_explained(outcomes))))
+        respond(outcomes, lambda key: api_error_of(outcomes[key]))
 
     services.spawn(elect(), lambda error: reject(api_error_of(error)))
 
 
-def _explained(outcomes: Mapping[TopicPartition, ApiException | None]) -> dict[TopicPartition, ApiError]:
-    return {key: api_error_of(error) for key, error in outcomes.items()}
+def _named(message: ElectLeadersRequest) -> Iterator[TopicPartition]:
+    """The partitions of the request, each once."""
+    return each_once((topic.topic, index) for topic in message.topic_partitions or () for index in topic.partitions)
 
 
-def _results(reasons: Mapping[TopicPartition, ApiError]) -> list[ReplicaElectionResult]:
+def _results(
+    partitions: Iterable[TopicPartition],
+    reason_of: Callable[[TopicPartition], ApiError],
+    done: Callable[[list[ReplicaElectionResult]], None],
+) -> Generator[None, None, None]:
     topics: dict[str, ReplicaElectionResult] = {}
-    for (topic, index), (code, text) in reasons.items():
-        result = topics.setdefault(topic, ReplicaElectionResult(topic=topic, partition_result=[]))
+    for number, key in enumerate(partitions, 1):
+        topic, index = key
+        code, text = reason_of(key)
+        result = topics.get(topic)
+        if result is None:
+            result = topics[topic] = ReplicaElectionResult(topic=topic, partition_result=[])
         result.partition_result.append(PartitionResult(partition_id=index, error_code=code, error_message=text))
-    return list(topics.values())
+        if not number % PART_ELEMENTS:
+            yield
+    done(list(topics.values()))

@@ -125,6 +125,7 @@ class _Waiter:
         "_reader",
         "_request",
         "_services",
+        "_stable",
         "_timer",
     )  # fmt: skip
 
@@ -148,6 +149,10 @@ class _Waiter:
         self._has_news = reader.is_follower and len(read.rows) > read.held_back
         self._is_held_back = read.held_back > 0
         self._is_over = False
+        # For a reader of committed records: last stable offsets, and the bytes beyond them that it may not see yet.
+        self._stable: dict[Partition, tuple[int, int]] = {}
+        if reader.committed_only:
+            self._stable = {each: (each.log.last_stable_offset, 0) for each in read.partitions}
 
     def wait(self) -> None:
         for partition in self._partitions:
@@ -172,7 +177,7 @@ class _Waiter:
     def grown(self, partition: Partition, size: int) -> None:
         delay_ms = self._reader.delay_ms(partition)
         if delay_ms <= 0:
-            self._available += size
+            self._available += self._stable_size(partition, size) if self._reader.committed_only else size
         if self._available >= self._request.message.min_bytes:
             self.finish_soon()
         else:
@@ -184,6 +189,16 @@ class _Waiter:
                 self._timer.cancel()
                 wait_ms = min(self._request.message.max_wait_ms, delay_ms)
                 self._timer = self._services.call_later(wait_ms / 1000, self._finish)
+
+    def _stable_size(self, partition: Partition, size: int) -> int:
+        """The bytes that became visible: none as long as the same transaction is open."""
+        stable = partition.log.last_stable_offset
+        before, hidden = self._stable.get(partition, (-1, 0))
+        if stable <= before:
+            self._stable[partition] = before, hidden + size
+            return 0
+        self._stable[partition] = stable, 0
+        return hidden + size
 
     def moved(self, partition: Partition) -> None:
         self._watch(partition)
@@ -307,7 +322,7 @@ def _complete(
         for topic in response.responses:
             topic.topic_id = ids.of(topic.topic)
     if read.is_urgent and request.version >= _FIRST_VERSION_WITH_LEADERS:
-        yield from _add_current_leaders(services, response)
+        yield from _add_current_leaders(services, request.session.listener, response)
 
 
 def _count(services: Services, rows: Sequence[tuple[str, PartitionData]]) -> None:
@@ -335,7 +350,7 @@ def has_few_partitions(response: FetchResponse) -> bool:
     return partitions <= SLICE
 
 
-def _add_current_leaders(services: Services, response: FetchResponse) -> Generator[None, None, None]:
+def _add_current_leaders(services: Services, listener: str, response: FetchResponse) -> Generator[None, None, None]:
     leaders: set[int] = set()
     seen = 0
     for topic in response.responses:
@@ -352,7 +367,7 @@ def _add_current_leaders(services: Services, response: FetchResponse) -> Generat
     if leaders:
         response.node_endpoints = [
             NodeEndpoint(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
-            for node in nodes_with_ids(services, leaders)
+            for node in nodes_with_ids(services, listener, leaders)
         ]
 
 
@@ -378,9 +393,11 @@ class Reader(ABC):
     """A consumer or a follower that fetches."""
 
     is_follower = False
+    committed_only = False
 
     def __init__(self, services: Services, request: Request) -> None:
         self.services = services
+        self.permits = request.permits
         self.message: FetchRequest = request.message
         self.version = request.version
 
@@ -450,7 +467,14 @@ def _read_into(
 ) -> None:
     ids = context.topic_ids
     left = read.left
+    permits, denied, before = reader.permits, 0, len(read.rows)
     for topic, wanted in pending:
+        if permits is not None and not permits(topic):
+            denied += 1
+            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            row = PartitionData(partition_index=wanted.partition, error_code=code, high_watermark=-1, records=b"")
+            read.rows.append((topic, row))
+            continue
         partition = services.replicas.get(topic, wanted.partition)
         if partition is not None:
             if ids is not None and ids.of(topic) != partition.topic_id:
@@ -481,6 +505,9 @@ def _read_into(
         if data.error_code or data.diverging_epoch.epoch >= 0 or data.preferred_read_replica >= 0:
             read.is_urgent = True
         left = max(0, left - size)
+    if denied and before + denied >= len(context.partitions):
+        # A fetch does not end early for denied partitions, unless it is about nothing else, idle ones included.
+        read.is_urgent = True
     read.left = left
 
 
@@ -494,7 +521,7 @@ class _Consumer(Reader):
 
     def __init__(self, services: Services, request: Request) -> None:
         super().__init__(services, request)
-        self._committed_only = self.message.isolation_level == READ_COMMITTED
+        self.committed_only = self.message.isolation_level == READ_COMMITTED
 
     def has_nothing_new(self, context: FetchContext, partition: Partition, wanted: FetchPartition) -> bool:
         log = partition.log
@@ -526,11 +553,11 @@ class _Consumer(Reader):
         if data.error_code:
             return 0
         log = partition.log
-        upper = log.last_stable_offset if self._committed_only else log.high_watermark
+        upper = log.last_stable_offset if self.committed_only else log.high_watermark
         data.high_watermark = log.high_watermark
         data.last_stable_offset = log.last_stable_offset
         data.log_start_offset = log.log_start_offset
-        data.aborted_transactions = [] if self._committed_only else None
+        data.aborted_transactions = [] if self.committed_only else None
         if self.message.rack_id:
             data.preferred_read_replica = self._nearest(partition, wanted)
             if data.preferred_read_replica != THE_LEADER:
@@ -539,10 +566,10 @@ class _Consumer(Reader):
         region = _read(log, wanted.fetch_offset, limit, upper) if limit > 0 or at_least_one else None
         if region is None or (region.size > limit and not at_least_one):
             return 0
-        if self._committed_only:
+        if self.committed_only:
             data.aborted_transactions = [
                 AbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
-                for entry in log.aborted_between(wanted.fetch_offset, upper)
+                for entry in log.aborted_between(wanted.fetch_offset, upper, region)
             ]
         # Clients before magic 2 get converted batches, after all are read.
         if FIRST_VERSION_WITH_BATCHES <= self.version < FIRST_VERSION_WITH_ZSTD:
@@ -591,7 +618,7 @@ class _Follower(Reader):
         if code:
             return code, _NO_DIVERGENCE
         position = Position(wanted.fetch_offset, wanted.last_fetched_epoch)
-        brokers = self.services.replicas.brokers
+        brokers = self.services.replicas.online(partition)
         start = wanted.log_start_offset
         code, end = partition.fetched_by(self._id, self._epoch, position, brokers, self._now_ms, start)
         return code, _NO_DIVERGENCE if end is None else EpochEndOffset(epoch=end.epoch, end_offset=end.end_offset)

@@ -1,7 +1,8 @@
-"""FindCoordinator: a group's coordinator is the leader of its partition of __consumer_offsets.
+"""FindCoordinator: the leader of a group's partition of __consumer_offsets, of a transactional id's partition of
+__transaction_state.
 
-The topic is created by the first request. Transactions and share groups are not supported: their requests get an error
-that clients do not retry.
+The topics are created by the first request. Share groups are not supported: their requests get an error that clients do
+not retry.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import Final, NamedTuple
 from penstock.broker.request import Answer, Request, Services
 from penstock.cluster.broker_links import LinkLost
 from penstock.cluster.errors import ClusterError
-from penstock.coordination.group_coordinator import partition_for_group
-from penstock.wire.protocol import OFFSETS_TOPIC, ErrorCode
+from penstock.coordination.coordinator_runtime import partition_for_key
+from penstock.wire.protocol import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, ErrorCode
 from penstock.wire.schemas.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
 logger = logging.getLogger(__name__)
@@ -37,23 +38,21 @@ class _Found(NamedTuple):
 
 
 _NOT_AVAILABLE: Final = _Found(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-# Clients retry any other error forever.
-_NO_TRANSACTIONS: Final = _Found(
-    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, text="transactions are not supported by this broker"
-)
+_TOPICS: Final = {_GROUP: OFFSETS_TOPIC, _TRANSACTION: TRANSACTION_STATE_TOPIC}
 
 
 def handle(services: Services, request: Request, answer: Answer) -> None:
     message: FindCoordinatorRequest = request.message
-    if message.key_type != _GROUP or OFFSETS_TOPIC in services.cluster.image.topics:
+    topic = _TOPICS.get(message.key_type)
+    if topic is None or topic in services.cluster.image.topics:
         answer(_response(services, request))
         return
 
     async def create() -> None:
         try:
-            await services.topic_creation.create_offsets_topic()
+            await services.topic_creation.create_internal_topic(topic)
         except (ClusterError, LinkLost) as error:
-            logger.info("coordinator not available: %s", error)
+            logger.info("coordinator not available: topic=%s error=%s", topic, error)
         answer(_response(services, request))
 
     services.spawn(create(), lambda _: answer(_response(services, request)))
@@ -62,7 +61,7 @@ def handle(services: Services, request: Request, answer: Answer) -> None:
 def _response(services: Services, request: Request) -> FindCoordinatorResponse:
     message: FindCoordinatorRequest = request.message
     if request.version < _FIRST_VERSION_WITH_KEYS:
-        found = _find(services, message.key, message.key_type)
+        found = _find(services, request, message.key)
         return FindCoordinatorResponse(
             error_code=found.code,
             error_message=found.reason,
@@ -81,21 +80,23 @@ def _response(services: Services, request: Request) -> FindCoordinatorResponse:
                 error_message=found.reason,
             )
             for key in message.coordinator_keys
-            for found in (_find(services, key, message.key_type),)
+            for found in (_find(services, request, key),)
         ]
     )
 
 
-def _find(services: Services, key: str, key_type: int) -> _Found:
-    topic = services.cluster.image.topics.get(OFFSETS_TOPIC)
-    if key_type == _TRANSACTION:
-        return _NO_TRANSACTIONS
-    if key_type != _GROUP:
+def _find(services: Services, request: Request, key: str) -> _Found:
+    key_type: int = request.message.key_type
+    if key_type not in _TOPICS:
         return _Found(
-            ErrorCode.INVALID_REQUEST, text=f"coordinators of type {key_type} are not supported: expected 0 (group)"
+            ErrorCode.INVALID_REQUEST,
+            text=f"coordinators of type {key_type} are not supported: expected 0 (group) or 1 (transaction)",
         )
+    if key_type == _TRANSACTION and not key:
+        return _Found(ErrorCode.INVALID_REQUEST, text="the transactional id is empty")
+    topic = services.cluster.image.topics.get(_TOPICS[key_type])
     if topic is None:
         return _NOT_AVAILABLE
-    leader = topic.partitions[partition_for_group(key, len(topic.partitions))].leader
-    node = next((node for node in services.live_brokers() if node.id == leader), None)
+    leader = topic.partitions[partition_for_key(key, len(topic.partitions))].leader
+    node = next((node for node in services.live_brokers(request.session.listener) if node.id == leader), None)
     return _NOT_AVAILABLE if node is None else _Found(ErrorCode.NONE, node.id, node.host, node.port)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from penstock.broker.request import Answer, Request, Services
-from penstock.cluster.image import PartitionImage
+from collections.abc import Generator
+
+from penstock.broker.request import PART_ELEMENTS, Answer, Request, Services
+from penstock.cluster.image import ClusterImage, PartitionImage
 from penstock.wire.schemas.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
@@ -13,11 +15,22 @@ from penstock.wire.schemas.list_partition_reassignments import (
 
 
 def handle(services: Services, request: Request, answer: Answer) -> None:
-    message: ListPartitionReassignmentsRequest = request.message
-    image = services.cluster.image
-    wanted = None if message.topics is None else {topic.name: set(topic.partition_indexes) for topic in message.topics}
+    services.long_requests.finish(request.channel, _listed(services.cluster.image, request.message, answer))
+
+
+def _listed(
+    image: ClusterImage, message: ListPartitionReassignmentsRequest, answer: Answer
+) -> Generator[None, None, None]:
+    wanted: dict[str, set[int]] | None = None if message.topics is None else {}
+    if wanted is not None:
+        for number, named in enumerate(message.topics or (), 1):
+            wanted.setdefault(named.name, set()).update(named.partition_indexes)
+            if not number % PART_ELEMENTS:
+                yield
     topics: list[OngoingTopicReassignment] = []
-    for topic in image.topics.values():
+    for number, topic in enumerate(image.topics.values(), 1):
+        if not number % PART_ELEMENTS:
+            yield
         if topic.name in image.deleting or (wanted is not None and topic.name not in wanted):
             continue
         moving = [

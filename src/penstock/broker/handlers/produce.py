@@ -5,16 +5,23 @@ are rejected. With acks=1 the response is sent when the records are in the leade
 durable on as many replicas as the topic demands; a batch that reaches `flush.messages` always waits for its sync. The
 response waits for the slowest partition, while the connection's next requests are served.
 
+A transactional write to a partition that is not yet part of its transaction is verified with the transaction's
+coordinator first (KIP-890); from version 12 on the partition joins the transaction that way. Until then the
+connection's next requests wait.
+
 Records are validated before they are appended (`log.validation`), small ones at once. A batch that would stall the
-event loop is validated on another thread. The partitions after it in the request and the connection's next requests
-wait: records are appended in the order in which they were sent.
+event loop, or has schema ids that a registry must be asked about (`schema_ids`), is validated on another thread. The
+partitions after it in the request and the connection's next requests wait: records are appended in the order in which
+they were sent.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from functools import partial
 
+from penstock.broker.broker_only import INTERNAL_TOPIC_REASON, is_protected
 from penstock.broker.errors import (
     EXPECTED,
     NOT_LEADER_ERRORS,
@@ -24,13 +31,15 @@ from penstock.broker.errors import (
     nodes_with_ids,
 )
 from penstock.broker.request import Answer, CloseConnection, Request, Services
+from penstock.coordination.transactions.transaction import VERSION_1, VERSION_2, TopicPartition
+from penstock.coordination.transactions.transaction_shard import Add, Added
 from penstock.log.errors import InvalidBatch, LogError
 from penstock.log.settings import LogSettings
 from penstock.log.validation import Budget, LongValidation, Validated, validate
 from penstock.records import Buffer, Codec, TooLarge, UnsupportedCodec
 from penstock.records.legacy import upconvert
 from penstock.replication.errors import NotLeaderError
-from penstock.replication.partition import ACKS_ALL, Partition
+from penstock.replication.partition import ACKS_ALL, Partition, Verification
 from penstock.runtime.threads import Outcome, WorkersError
 from penstock.wire.protocol import ErrorCode
 from penstock.wire.schemas.produce import (
@@ -48,6 +57,22 @@ _MAGIC_POSITION = 16
 _ATTRIBUTES_POSITION = 22
 _FIRST_VERSION_WITH_LEADERS = 10
 _TRANSACTIONAL_BIT = 16
+_PRODUCER = struct.Struct(">qh")
+_PRODUCER_POSITION = 43
+_BATCH_HEADER_BYTES = 61
+# The first versions of clients that know TRANSACTION_ABORTABLE, and whose partitions join a transaction with a write.
+_FIRST_VERSION_WITH_ABORTABLE = 11
+_FIRST_VERSION_THAT_ADDS = 12
+# The coordinator is moving or busy: NOT_ENOUGH_REPLICAS, which says that nothing was written, makes clients retry.
+_COORDINATOR_MOVES = frozenset(
+    {
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
 # Messages of old clients are converted one by one: 3 us each, at least 26 bytes long.
 _LOOP_CONVERTED_BYTES = 16 * 1024
 
@@ -57,6 +82,9 @@ def handle(services: Services, request: Request, answer: Answer) -> None:
     produce = _Produce(services, request, answer)
     if message.acks not in (0, 1, ACKS_ALL):
         produce.reject_all(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={message.acks} is not 0, 1 or -1 (all)")
+    elif message.transactional_id is not None:
+        produce.verify()
+        return
     produce.run()
 
 
@@ -73,10 +101,14 @@ class _Produce:
         "_request",
         "_response",
         "_services",
+        "_unverified",
+        "_verifications",
     )  # fmt: skip
 
     def __init__(self, services: Services, request: Request, answer: Answer) -> None:
         self._services = services
+        self._verifications: dict[TopicPartition, tuple[Partition, int, Verification]] = {}
+        self._unverified: dict[TopicPartition, ErrorCode] = {}
         self._request = request
         self._response = ProduceResponse()
         self._answer = answer
@@ -90,6 +122,9 @@ class _Produce:
         """Append partitions, until one must be validated on another thread; then this is called again."""
         services, request = self._services, self._request
         for topic, data, outcome in self._parts:
+            if is_protected(services, request.session, topic):
+                self.reject(outcome, ErrorCode.INVALID_TOPIC_EXCEPTION, INTERNAL_TOPIC_REASON)
+                continue
             partition = services.replicas.get(topic, data.index)
             if partition is None:
                 self.reject(outcome, missing_partition_error(services, topic, data.index), None)
@@ -97,7 +132,7 @@ class _Produce:
             try:
                 if partition.leadership is None:
                     raise NotLeaderError(topic, data.index)
-                prepared = _prepared(data, request, partition.log.settings, self._budget, on_loop=True)
+                prepared = self._prepared(topic, data, partition.log.settings, on_loop=True)
                 self._append(topic, partition, prepared, outcome)
             except EXPECTED as error:
                 self._reject_for(outcome, error)
@@ -106,10 +141,17 @@ class _Produce:
                     return
         self._finish()
 
+    def _prepared(self, topic: str, data: PartitionProduceData, settings: LogSettings, *, on_loop: bool) -> Validated:
+        """The records as the log takes them, on any thread. LongValidation if `on_loop` and it would take long."""
+        records = _as_batches(data, settings, self._request.version, on_loop=on_loop)
+        validated = validate(settings, records, self._request.now_ms, self._budget, on_loop=on_loop)
+        if settings.validates_schemas:
+            self._services.schema_ids.check(topic, settings, validated, self._budget, on_loop=on_loop)
+        return validated
+
     def _append(self, topic: str, partition: Partition, prepared: Validated, outcome: PartitionProduceResponse) -> None:
         services, message = self._services, self._request.message
-        if _is_transactional(prepared):
-            self.reject(outcome, ErrorCode.INVALID_TXN_STATE, "transactions are not supported by this broker")
+        if _is_transactional(prepared) and not self._may_append(partition, prepared, outcome):
             return
         self._left += 1
         try:
@@ -128,19 +170,109 @@ class _Produce:
             outcome.log_append_time_ms = appended.append_time_ms
             outcome.log_start_offset = partition.log.log_start_offset
 
+    # --- transactions
+
+    def verify(self) -> None:
+        """Ask the coordinator about the partitions that are not yet in the producer's transaction, then `run`."""
+        services, message = self._services, self._request.message
+        producer: tuple[int, int] | None = None
+        for topic in message.topic_data:
+            for data in topic.partition_data:
+                partition = services.replicas.get(topic.name, data.index)
+                found = _transactional_producer(data)
+                if found is None or partition is None or not partition.is_leader:
+                    continue  # rejected when it is appended
+                if is_protected(services, self._request.session, topic.name):
+                    continue
+                producer = producer or found
+                if found != producer:
+                    self._unverified[topic.name, data.index] = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+                    continue
+                verification = partition.begin_verification(*found)
+                if verification is not None:
+                    self._verifications[topic.name, data.index] = partition, found[0], verification
+        adds = self._request.version >= _FIRST_VERSION_THAT_ADDS
+        if (
+            producer is None
+            or not self._verifications
+            or not (adds or services.settings.transactions.verify_partitions)
+        ):
+            self.run()
+            return
+        self._mute()
+        add = Add(
+            message.transactional_id,
+            *producer,
+            frozenset(self._verifications),
+            VERSION_2 if adds else VERSION_1,
+            verify_only=not adds,
+        )
+        services.transaction_client.add(add, self._verified)
+
+    def _verified(self, added: Added) -> None:
+        if added.code:
+            code = added.code
+            if code in _COORDINATOR_MOVES:
+                code = ErrorCode.NOT_ENOUGH_REPLICAS
+            elif code is ErrorCode.PRODUCER_FENCED:
+                code = ErrorCode.INVALID_PRODUCER_EPOCH
+            elif code is ErrorCode.TRANSACTION_ABORTABLE and self._request.version < _FIRST_VERSION_WITH_ABORTABLE:
+                code = ErrorCode.INVALID_TXN_STATE
+            self._unverified.update(dict.fromkeys(added.missing or self._verifications, code))
+        self._continue()
+
+    def _may_append(self, partition: Partition, prepared: Validated, outcome: PartitionProduceResponse) -> bool:
+        """Whether a transactional write is part of an open transaction; if not, it is rejected."""
+        header = prepared.found.headers[0]
+        key = (partition.topic, partition.index)
+        if self._request.message.transactional_id is None:
+            reason = "the batch is transactional, but the request has no transactional id"
+            self.reject(outcome, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, reason)
+            return False
+        code = self._unverified.get(key)
+        if code is not None:
+            reason = f"the coordinator of the transaction rejected the write: {code.meaning}"
+            self.reject(outcome, code, reason)
+            return False
+        known = self._verifications.get(key)
+        is_verified = partition.is_verified(header.producer_id, header.producer_epoch, known and known[2])
+        if is_verified or not self._services.settings.transactions.verify_partitions:
+            return True
+        is_known = self._request.version >= _FIRST_VERSION_WITH_ABORTABLE
+        code = ErrorCode.TRANSACTION_ABORTABLE if is_known else ErrorCode.INVALID_TXN_STATE
+        self.reject(outcome, code, "the transaction ended before the write")
+        return False
+
+    # --- waiting
+
+    def _mute(self) -> None:
+        """Let the connection's next requests wait until this one is appended."""
+        if not self._is_deferred:
+            self._is_deferred = True
+            if self._request.channel is not None:
+                self._request.channel.mute()
+
+    def _continue(self) -> None:
+        """Continue a request that waited."""
+        try:
+            self.run()
+        except Exception as error:  # noqa: BLE001 - callbacks must not raise, and the next requests must not hang
+            if self._request.channel is not None:
+                self._request.channel.end(error)
+                self._request.channel.unmute()
+
     # --- long validation
 
     def _defer(
         self, topic: str, partition: Partition, data: PartitionProduceData, outcome: PartitionProduceResponse
     ) -> bool:
         """Validate on another thread, and continue there; False if that is impossible."""
-        if not self._is_deferred:
-            self._is_deferred = True
-            if self._request.channel is not None:
-                self._request.channel.mute()
-        work = partial(_prepared, data, self._request, partition.log.settings, self._budget, on_loop=False)
+        self._mute()
+        settings, services = partition.log.settings, self._services
+        work = partial(self._prepared, topic, data, settings, on_loop=False)
+        workers = services.schema_workers if settings.validates_schemas else services.validators
         try:
-            self._services.validators.run(work, partial(self._validated, topic, partition, outcome))
+            workers.run(work, partial(self._validated, topic, partition, outcome))
         except WorkersError as error:
             self.reject(outcome, ErrorCode.REQUEST_TIMED_OUT, f"the records could not be validated: {error}")
             return False
@@ -150,17 +282,19 @@ class _Produce:
         self, topic: str, partition: Partition, outcome: PartitionProduceResponse, validated: Outcome[Validated]
     ) -> None:
         try:
-            try:
-                self._append(topic, partition, validated.result(), outcome)
-            except EXPECTED as error:
-                self._reject_for(outcome, error)
-            self.run()
+            self._append(topic, partition, validated.result(), outcome)
+        except EXPECTED as error:
+            self._reject_for(outcome, error)
         except Exception as error:  # noqa: BLE001 - the workers ignore it, and the next requests must not hang
             if self._request.channel is not None:
                 self._request.channel.end(error)
                 self._request.channel.unmute()
+            return
+        self._continue()
 
     def _finish(self) -> None:
+        for partition, producer_id, verification in self._verifications.values():
+            partition.end_verification(producer_id, verification)
         if self._request.message.acks == 0:
             self._close_if_rejected()
             self._answer(None)
@@ -208,7 +342,7 @@ class _Produce:
         self._left -= 1
         if self._left == 0:
             if self._has_errors and self._request.version >= _FIRST_VERSION_WITH_LEADERS:
-                _add_current_leaders(self._services, self._response)
+                _add_current_leaders(self._services, self._request.session.listener, self._response)
             self._answer(self._response)
 
 
@@ -240,14 +374,6 @@ def _parts(
             yield topic.name, data, outcome
 
 
-def _prepared(
-    data: PartitionProduceData, request: Request, settings: LogSettings, budget: Budget, *, on_loop: bool
-) -> Validated:
-    """The records as the log takes them, on any thread. LongValidation if `on_loop` and it would take long."""
-    records = _as_batches(data, settings, request.version, on_loop=on_loop)
-    return validate(settings, records, request.now_ms, budget, on_loop=on_loop)
-
-
 def _as_batches(data: PartitionProduceData, settings: LogSettings, version: int, *, on_loop: bool) -> Buffer:
     """The records in magic 2; those of old clients are converted."""
     records = data.records
@@ -273,15 +399,25 @@ def _converted(records: Buffer, settings: LogSettings, *, on_loop: bool) -> byte
         raise LongValidation from None
 
 
+def _transactional_producer(data: PartitionProduceData) -> tuple[int, int] | None:
+    """Producer id and epoch of a transactional batch, which is validated later; None for any other."""
+    records = data.records
+    if not isinstance(records, (bytes, bytearray, memoryview)) or len(records) < _BATCH_HEADER_BYTES:
+        return None
+    if records[_MAGIC_POSITION] < 2 or not records[_ATTRIBUTES_POSITION] & _TRANSACTIONAL_BIT:
+        return None
+    producer_id, epoch = _PRODUCER.unpack_from(records, _PRODUCER_POSITION)
+    return (producer_id, epoch) if producer_id >= 0 else None
+
+
 def _is_transactional(prepared: Validated) -> bool:
-    """Such a batch holds the last stable offset until its transaction ends, and there is no coordinator to end it."""
     headers = prepared.found.headers
     if len(headers) == 1:
         return bool(headers[0].attributes & _TRANSACTIONAL_BIT)
     return any(header.is_transactional for header in headers)
 
 
-def _add_current_leaders(services: Services, response: ProduceResponse) -> None:
+def _add_current_leaders(services: Services, listener: str, response: ProduceResponse) -> None:
     leaders: set[int] = set()
     for topic in response.responses:
         for outcome in topic.partition_responses:
@@ -293,5 +429,5 @@ def _add_current_leaders(services: Services, response: ProduceResponse) -> None:
                 leaders.add(leader[0])
     response.node_endpoints = [
         NodeEndpoint(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
-        for node in nodes_with_ids(services, leaders)
+        for node in nodes_with_ids(services, listener, leaders)
     ]

@@ -27,6 +27,7 @@ from penstock.broker.settings.catalogue import (
     family_of,
     nearest,
 )
+from penstock.broker.settings.listener_security import SECURITY, ListenerSecurity, prefixed_definition
 from penstock.broker.settings.listeners import (
     PROTOCOLS,
     InvalidListeners,
@@ -34,17 +35,15 @@ from penstock.broker.settings.listeners import (
     advertised_from,
     between_brokers,
     check_bindable,
+    check_proxied,
     parse_listeners,
     parse_protocol_map,
 )
 from penstock.broker.settings.server_properties import (
     OLD_NAMES,
-    ParsedProperties,
-    Property,
     TopicPreset,
     Translation,
     Written,
-    read_properties,
     translate,
 )
 from penstock.config_def import (
@@ -61,6 +60,8 @@ from penstock.config_def import (
     shown,
 )
 from penstock.coordination.groups.group import GroupSettings
+from penstock.coordination.transactions.transaction_shard import TransactionSettings
+from penstock.properties_file import ParsedProperties, Property, read_properties
 from penstock.replication.follower import FetcherSettings
 
 COMMAND: Final = "--set"
@@ -143,7 +144,7 @@ class Layers:
         return DEFAULT_WHERE if given is None else given.where
 
     def with_dynamic(self, changes: Mapping[str, Given | None], *, cluster_wide: bool) -> Layers:
-        """With values set or removed (None) in one of the dynamic layers."""
+        """A copy with values set or removed (None) in one of the dynamic layers."""
         layer = dict(self.dynamic_default if cluster_wide else self.dynamic_broker)
         for name, given in changes.items():
             if given is None:
@@ -160,7 +161,7 @@ def scaled(value: Value, factor: int) -> Value:
 
 def admit(name: str, text: str, source: Source, where: str, written: str = "") -> Given | Problem:
     """A value for a setting, or why it is invalid. The value of an unknown name is kept as it is."""
-    definition = BROKER_DEFINITIONS.get(name)
+    definition = BROKER_DEFINITIONS.get(name) or prefixed_definition(name)
     if definition is None:
         return Given(name, text, text, source, where, written)
     try:
@@ -202,12 +203,43 @@ def resolve_listeners(layers: Layers, host_name: str, broken: Collection[str] = 
         written = None if text is None else parse_listeners(text, protocols, left_out=left_out)
         result.advertised = advertised_from(result.listeners, written, lambda: host_name)
         name = "inter.broker.listener.name"
-        result.inter_broker = between_brokers(result.advertised, _text(layers, name))
+        protocol = _text(layers, "security.inter.broker.protocol")
+        result.inter_broker = between_brokers(result.advertised, _text(layers, name), protocol)
+        name = "penstock.proxy.listeners"
+        check_proxied(layers.effective(name), result.advertised, result.inter_broker)
     except InvalidListeners as error:
         given = layers.deciding(name)
         written_name = name if given is None or not given.written else f"{given.written} (older names for {name})"
         result.problems.append(Problem(layers.where(name), written_name, str(error)))
     return result
+
+
+def listener_security(layers: Layers, listener: Listener) -> ListenerSecurity:
+    """The security settings of a listener, from its file and command line only.
+
+    Dynamic settings are left out: a client that may change them would choose credentials and URLs for the next start.
+    """
+    given: dict[str, Value] = {}
+    for layer in (layers.file, layers.command):
+        for name, each in layer.items():
+            if name in _SECURITY_NAMES or prefixed_definition(name) is not None:
+                given[name] = each.value
+    return ListenerSecurity(listener, MappingProxyType(given))
+
+
+_SECURITY_NAMES: Final = frozenset(each.name for each in SECURITY)
+
+
+def _security_problems(layers: Layers, resolved: ResolvedListeners) -> Iterator[Problem]:
+    """Each setting that cannot be used once, whatever the number of listeners that share it."""
+    found: dict[tuple[str, str], None] = {}
+    for listener in resolved.listeners:
+        found.update(dict.fromkeys(listener_security(layers, listener).problems()))
+    if layers.effective("zookeeper.connect") is not None and resolved.inter_broker is not _NO_LISTENER:
+        found.update(dict.fromkeys(listener_security(layers, resolved.inter_broker).inter_broker_problems()))
+    for name, reason in found:
+        where = next((each.where for each in layers.given(name)), DEFAULT_WHERE)
+        yield Problem(where, name, reason)
 
 
 def _text(layers: Layers, name: str) -> str | None:
@@ -231,10 +263,6 @@ def _at_most(*names: str) -> _Check:
     return _Check(
         names, lambda small, large: bool(small <= large), f"{{0}} must not be larger than {names[1]}, which is {{1}}"
     )
-
-
-def _unsupported(name: str, accepted: Any, reason: str) -> _Check:
-    return _Check((name,), lambda value: value == accepted, reason)
 
 
 def _no_overrides(text: str) -> bool:
@@ -289,13 +317,11 @@ _CHECKS: Final = (
     _at_most("group.consumer.session.timeout.ms", "group.consumer.max.session.timeout.ms"),
     _at_most("group.consumer.min.heartbeat.interval.ms", "group.consumer.heartbeat.interval.ms"),
     _at_most("group.consumer.heartbeat.interval.ms", "group.consumer.max.heartbeat.interval.ms"),
-    # Settings that protect a Kafka broker are rejected, because their operator relies on them.
-    _unsupported("authorizer.class.name", "", "authorizers are not supported, and every client would have access; "
-                 "remove it to run without access control"),
-    _unsupported("security.inter.broker.protocol", "PLAINTEXT", "only PLAINTEXT is supported between brokers"),
-    _unsupported("zookeeper.set.acl", False, "ACLs in ZooKeeper are not supported; remove it to run without them"),
-    _unsupported("zookeeper.ssl.client.enable", False, "TLS connections to ZooKeeper are not supported; remove it to "
-                 "run without encryption"),
+    _Check(
+        ("penstock.http.user", "penstock.http.password"),
+        lambda user, password: bool(user) == bool(password),
+        "needs penstock.http.password; set both or neither",
+    ),
 )  # fmt: skip
 
 
@@ -323,6 +349,7 @@ class BrokerSettings(ServerSettings):
     """The settings of a broker. Those of topics and their logs are made by `topic_settings`."""
 
     groups: GroupSettings
+    transactions: TransactionSettings
     replication: FetcherSettings
     listeners: tuple[Listener, ...]
     advertised_listeners: tuple[Listener, ...]
@@ -352,17 +379,21 @@ class BrokerSettings(ServerSettings):
         found = list(problems)
         values = _values(ServerSettings, layers, found)
         groups = _values(GroupSettings, layers, found)
+        transactions = _values(TransactionSettings, layers, found)
         replication = _values(FetcherSettings, layers, found)
         if values["zookeeper_connection_timeout_ms"] is None:
             values["zookeeper_connection_timeout_ms"] = values["zookeeper_session_timeout_ms"]
         resolved = resolve_listeners(layers, host_name, broken)
         found += resolved.problems
+        if not resolved.problems:
+            found += _security_problems(layers, resolved)
         found += contradictions(layers, broken)
         if found:
             raise InvalidSettings(found)
         return cls(
             **values,
             groups=GroupSettings(**groups),
+            transactions=TransactionSettings(**transactions),
             replication=FetcherSettings(**replication),
             listeners=resolved.listeners,
             advertised_listeners=resolved.advertised,
@@ -383,6 +414,10 @@ class BrokerSettings(ServerSettings):
         """Where the value of a setting comes from: "default", "server.properties:12", "--set", ..."""
         return self.layers.where(name)
 
+    def security(self, listener: Listener) -> ListenerSecurity:
+        """The security settings of one of the listeners."""
+        return listener_security(self.layers, listener)
+
     def preset(self, topic: str) -> TopicPreset:
         """The operator's preset for a topic; the topic's own settings override it."""
         return self.presets.get(topic, _NO_PRESET)
@@ -390,7 +425,7 @@ class BrokerSettings(ServerSettings):
     # --- change
 
     def with_broker_id(self, broker_id: int) -> BrokerSettings:
-        """With the id that the broker was given, if its operator set none."""
+        """A copy with the id that the broker was given, if its operator set none."""
         return replace(self, broker_id=broker_id)
 
     def dynamic(self, *, cluster_wide: bool = False) -> dict[str, str]:
@@ -399,7 +434,7 @@ class BrokerSettings(ServerSettings):
         return {name: given.text for name, given in layer.items()}
 
     def with_changes(self, changes: Mapping[str, str | None], *, cluster_wide: bool = False) -> BrokerSettings:
-        """With dynamic settings changed; None removes one. InvalidSettings."""
+        """A copy with dynamic settings changed; None removes one. InvalidSettings."""
         source = Source.DYNAMIC_DEFAULT_BROKER if cluster_wide else Source.DYNAMIC_BROKER
         where = "changed for all brokers" if cluster_wide else "changed for this broker"
         admitted: dict[str, Given | None] = {}
@@ -426,7 +461,7 @@ def check_changeable(name: str) -> str | None:
 
     An unknown name can be changed: as in Kafka, it may be read by something else.
     """
-    definition = BROKER_DEFINITIONS.get(name)
+    definition = BROKER_DEFINITIONS.get(name) or prefixed_definition(name.lower())
     if definition is not None and not definition.dynamic:
         return "cannot be changed while the broker runs; set it in the broker's settings file and restart"
     return None
@@ -473,7 +508,11 @@ def settings_from(
 ) -> BrokerSettings:
     """Settings from names and values, as from the command line, but without unknown names."""
     given = values or {}
-    unknown = [name for name in given if name not in BROKER_DEFINITIONS and name not in OLD_NAMES]
+    unknown = [
+        name
+        for name in given
+        if name not in BROKER_DEFINITIONS and name not in OLD_NAMES and prefixed_definition(name.lower()) is None
+    ]
     if unknown:
         raise InvalidSettings(Problem("", shown(name), "brokers have no such setting") for name in unknown)
     properties = tuple(Property(name, value, COMMAND) for name, value in given.items())
@@ -519,17 +558,21 @@ def _admit_all(
     translation: Translation, problems: list[Problem], notices: list[Notice], broken: set[str]
 ) -> Mapping[str, Given]:
     layer: dict[str, Given] = {}
-    for name, setting in translation.settings.items():
-        if name not in BROKER_DEFINITIONS:
+    for written, setting in translation.settings.items():
+        prefixed = prefixed_definition(written.lower())
+        if written not in BROKER_DEFINITIONS and prefixed is None:
             notices.append(_unknown(setting, with_hint=len(notices) < _MAX_HINTS))
             continue
+        name = written if prefixed is None else written.lower()
         given = admit(name, setting.text, Source.STATIC_BROKER, setting.where, setting.written)
         if isinstance(given, Problem):
             problems.append(given)
             broken |= {name, *(each for each, family in FAMILIES.items() if name in dict(family))}
             continue
         layer[name] = given
-        if BROKER_DEFINITIONS[name].type is ConfigType.CLASS and given.value is not None:
+        definition = BROKER_DEFINITIONS.get(name)
+        is_java = definition is not None and definition.type is ConfigType.CLASS and not definition.has_effect
+        if is_java and given.value is not None:
             notices.append(Notice(setting.where, name, "names a Java class, which has no effect in Penstock"))
     notices += _overridden(layer)
     return MappingProxyType(layer)

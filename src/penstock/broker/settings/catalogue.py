@@ -1,8 +1,9 @@
 """All settings of brokers and topics, by Kafka's names.
 
-A setting is declared once, where it is used: those of logs in `LogSettings`, of groups in `GroupSettings`, of followers
-in `FetcherSettings`, the rest in `ServerSettings` and `TopicSettings` here. A topic setting that has a broker setting
-inherits it where the topic sets nothing. `NO_EFFECT` lists Kafka's settings that are accepted without effect.
+A setting is declared once, where it is used: those of logs in `LogSettings`, of groups in `GroupSettings`, of
+transactions in `TransactionSettings`, of followers in `FetcherSettings`, of TLS and SASL in `SECURITY`, the rest in
+`ServerSettings` and `TopicSettings` here. A topic setting that has a broker setting inherits it where the topic sets
+nothing. `NO_EFFECT` lists Kafka's settings that are accepted without effect.
 
 Settings that give one value in several units (hours, minutes, milliseconds) are a family, finest first. The strongest
 layer wins (dynamic, command line, file); within a layer, the finest unit.
@@ -14,12 +15,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
+from urllib.parse import urlsplit
 
+from penstock.broker.settings.listener_security import SECURITY
 from penstock.broker.settings.listeners import PROTOCOLS
+from penstock.broker.settings.retention_class import load_retention_class
 from penstock.config_def import (
-    DAY_MS,
     DOUBLE_MAX,
-    HOUR_MS,
     INT_MAX,
     KIB,
     MIB,
@@ -38,8 +40,14 @@ from penstock.config_def import (
     setting,
 )
 from penstock.coordination.groups.group import GroupSettings
+from penstock.coordination.transactions.transaction_shard import TransactionSettings
+from penstock.log.retention import PolicyFactory
 from penstock.log.settings import LogSettings
 from penstock.replication.follower import FetcherSettings
+from penstock.security.acls import AUTHORIZERS, parse_super_users
+from penstock.security.credentials import Secret
+from penstock.security.principal import Principal
+from penstock.security.scram import InitialUsers
 
 _BOOLEAN, _STRING, _SHORT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.SHORT
 _INT, _LONG, _DOUBLE, _LIST = ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE, ConfigType.LIST
@@ -55,11 +63,49 @@ _THROTTLED: Final[dict[str, Any]] = {
 }
 
 
+def _secret(text: str | None) -> Secret | None:
+    return None if text is None else Secret(text)
+
+
 def _connections_by_address(text: str) -> Mapping[str, int]:
     numbers = parse_numbers(text)
     if min(numbers.values(), default=0) < 0:
         raise InvalidValue("a number of connections must be at least 0")
     return numbers
+
+
+def _listener_names(names: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(name.upper() for name in names)
+
+
+def _registry_url(text: str | None) -> str | None:
+    if text is None:
+        return None
+    for each in text.split(","):
+        try:
+            parts = urlsplit(each.strip())
+            is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            is_valid = False
+        if not is_valid:
+            raise InvalidValue("must be http://HOST:PORT or https://HOST:PORT")
+        if "@" in parts.netloc:
+            raise InvalidValue("must not contain a login; set confluent.basic.auth.user.info")
+    return text
+
+
+def _principals(text: str) -> frozenset[Principal]:
+    try:
+        return parse_super_users(text)
+    except ValueError as error:
+        raise InvalidValue(str(error)) from error
+
+
+def _initial_users(text: str | None) -> InitialUsers:
+    try:
+        return InitialUsers.parse(text or "")
+    except ValueError as error:
+        raise InvalidValue(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +142,42 @@ class ServerSettings:
         _INT, None, "Maximum time to connect to ZooKeeper at the start, in milliseconds. If not set, "
         "zookeeper.session.timeout.ms is used.",
         broker="zookeeper.connection.timeout.ms", importance=_HIGH, min=1,
+    )  # fmt: skip
+    zookeeper_auth_mechanism: str = setting(
+        _STRING, "digest", "How the broker authenticates to ZooKeeper if zookeeper.auth.user is set: digest, or "
+        "DIGEST-MD5 (SASL).", broker="zookeeper.auth.mechanism", one_of=("digest", "DIGEST-MD5"),
+    )  # fmt: skip
+    zookeeper_auth_user: str | None = setting(
+        _STRING, None, "User name of this broker at ZooKeeper; the same for all brokers of a cluster.",
+        broker="zookeeper.auth.user",
+    )  # fmt: skip
+    zookeeper_auth_password: Secret | None = setting(  # noqa: RUF009
+        ConfigType.PASSWORD, None, "Password of this user; file:PATH and env:NAME are read at the start.",
+        broker="zookeeper.auth.password", convert=_secret,
+    )  # fmt: skip
+    zookeeper_set_acl: bool = setting(
+        _BOOLEAN, False, "Whether nodes that the broker creates in ZooKeeper can be changed by brokers only, and those "
+        "with secrets be read by brokers only. It needs zookeeper.auth.user or a client certificate.",
+        broker="zookeeper.set.acl", importance=_HIGH,
+    )  # fmt: skip
+    zookeeper_ssl_client_enable: bool = setting(
+        _BOOLEAN, False, "Whether connections to ZooKeeper use TLS.", broker="zookeeper.ssl.client.enable"
+    )
+    zookeeper_ssl_truststore_location: str | None = setting(
+        _STRING, None, "PEM file with the certificates of authorities that sign those of ZooKeeper servers.",
+        broker="zookeeper.ssl.truststore.location",
+    )  # fmt: skip
+    zookeeper_ssl_keystore_location: str | None = setting(
+        _STRING, None, "PEM file with this broker's certificate for ZooKeeper and its key.",
+        broker="zookeeper.ssl.keystore.location",
+    )  # fmt: skip
+    zookeeper_ssl_keystore_password: Secret | None = setting(  # noqa: RUF009
+        ConfigType.PASSWORD, None, "Password of that key; file:PATH and env:NAME are read at the start.",
+        broker="zookeeper.ssl.keystore.password", convert=_secret,
+    )  # fmt: skip
+    zookeeper_ssl_endpoint_identification_algorithm: str = setting(
+        _STRING, "HTTPS", "HTTPS: the certificate of a ZooKeeper server must name its host. Empty: it need not.",
+        broker="zookeeper.ssl.endpoint.identification.algorithm",
     )  # fmt: skip
 
     # --- network
@@ -135,15 +217,72 @@ class ServerSettings:
         _STRING, "", "Other maximums for some IP addresses: address:number, separated by commas.",
         broker="max.connections.per.ip.overrides", dynamic=True, convert=_connections_by_address,
     )  # fmt: skip
+    penstock_max_partitions: int = setting(
+        _INT, 200_000, "Maximum number of partitions of all topics together. Requests beyond it are rejected.",
+        broker="penstock.max.partitions", min=1, dynamic=True,
+    )  # fmt: skip
+    max_connection_creation_rate: int = setting(
+        _INT, INT_MAX, "Maximum number of connections that the broker accepts per second; others wait.",
+        broker="max.connection.creation.rate", min=1, dynamic=True,
+    )  # fmt: skip
+    quota_window_num: int = setting(
+        _INT, 11, "Number of windows over which the rates of client quotas are measured.", broker="quota.window.num",
+        min=2,
+    )  # fmt: skip
+    quota_window_size_seconds: int = setting(
+        _INT, 1, "Length of such a window, in seconds.", broker="quota.window.size.seconds", min=1,
+    )  # fmt: skip
     queued_max_request_bytes: int = setting(
         _LONG, QUEUED_BYTES, "Maximum bytes of requests that are being received or handled, over all connections. "
-        "Beyond, connections that send more than 64 KiB at once wait. Zero or less is unlimited.",
+        "Beyond it, connections that send more than 64 KiB at once wait. Zero or less is unlimited.",
         broker="queued.max.request.bytes",
+    )  # fmt: skip
+    penstock_proxy_listeners: frozenset[str] = setting(
+        _LIST, (), "Names of listeners whose clients reach only one address, their advertised one. There, metadata "
+        "name it for every broker, and any broker serves any partition by asking its leader. Not a setting of Kafka.",
+        broker="penstock.proxy.listeners", convert=_listener_names,
     )  # fmt: skip
     penstock_http_hosts: tuple[str, ...] = setting(
         _LIST, (), "Names by which HTTP requests (metrics, health) may call this broker, besides addresses, localhost, "
         "the host name and advertised.listeners; * allows all. Others are rejected, so that web pages of other sites "
         "cannot read them. Not a setting of Kafka.", broker="penstock.http.hosts",
+    )  # fmt: skip
+    confluent_schema_registry_url: str | None = setting(
+        _STRING, None, "Address of a schema registry, or several with commas, for topics with "
+        "confluent.value.schema.validation or confluent.key.schema.validation. A setting of Confluent.",
+        broker="confluent.schema.registry.url", convert=_registry_url,
+    )  # fmt: skip
+    confluent_basic_auth_user_info: str | None = setting(
+        ConfigType.PASSWORD, None, "User and password for that registry: user:password. A setting of Confluent.",
+        broker="confluent.basic.auth.user.info",
+    )  # fmt: skip
+    confluent_ssl_truststore_location: str | None = setting(
+        _STRING, None, "Certificates (PEM) of the authority of an HTTPS registry. A setting of Confluent.",
+        broker="confluent.ssl.truststore.location",
+    )  # fmt: skip
+    penstock_http_token: str | None = setting(
+        ConfigType.PASSWORD, None, "Bearer token with which other machines may read /metrics and all of /health. Not a "
+        "setting of Kafka.", broker="penstock.http.token",
+    )  # fmt: skip
+    penstock_http_user: str | None = setting(
+        _STRING, None, "User name for the same by basic authentication, with penstock.http.password. Not a setting of "
+        "Kafka.", broker="penstock.http.user",
+    )  # fmt: skip
+    penstock_http_password: str | None = setting(
+        ConfigType.PASSWORD, None, "Password of penstock.http.user. Not a setting of Kafka.",
+        broker="penstock.http.password",
+    )  # fmt: skip
+    penstock_http_allow_anonymous: bool = setting(
+        _BOOLEAN, False, "Whether other machines may read /metrics without a token or password. Not a setting of "
+        "Kafka.", broker="penstock.http.allow.anonymous",
+    )  # fmt: skip
+    penstock_console: bool = setting(
+        _BOOLEAN, True, "Whether the HTTP port shows the web console, in a process of its own that the first visit "
+        "starts. Not a setting of Kafka.", broker="penstock.console",
+    )  # fmt: skip
+    penstock_metrics_jmx_names: bool = setting(
+        _BOOLEAN, True, "Whether /metrics shows metrics under the names of the Prometheus JMX exporter too. Not a "
+        "setting of Kafka.", broker="penstock.metrics.jmx.names",
     )  # fmt: skip
     fetch_max_bytes: int = setting(
         _INT, 55 * MIB, "Maximum bytes in one fetch response, whatever the client requests. The first batch is always "
@@ -154,7 +293,7 @@ class ServerSettings:
     )
     # Kafka's slots bound the sessions but not their size. A partition of a session takes some 300 bytes.
     max_incremental_fetch_session_cache_partitions: int = setting(
-        _INT, 250_000, "Maximum number of partitions of all fetch sessions. Beyond, clients get no session and name "
+        _INT, 250_000, "Maximum number of partitions of all fetch sessions. Beyond it, clients get no session and name "
         "all partitions with each fetch. Not a setting of Kafka.",
         broker="max.incremental.fetch.session.cache.partitions", min=0,
     )  # fmt: skip
@@ -197,6 +336,11 @@ class ServerSettings:
         _LONG, 5 * MINUTE_MS, "How often logs are checked for segments to delete, in milliseconds.",
         broker="log.retention.check.interval.ms", min=1,
     )  # fmt: skip
+    log_retention_policy_class: PolicyFactory | None = setting(  # noqa: RUF009
+        ConfigType.CLASS, None, "Own retention policy as module:name, a Python class or function. It decides instead "
+        "of log.retention.ms and log.retention.bytes, which it is given. Not a setting of Kafka.",
+        broker="log.retention.policy.class", convert=load_retention_class,
+    )  # fmt: skip
     log_flush_offset_checkpoint_interval_ms: int = setting(
         _INT, MINUTE_MS, "Maximum time between checkpoints of recovery points, in milliseconds. All checkpoints are "
         "written together, at the shortest of their intervals.",
@@ -211,7 +355,7 @@ class ServerSettings:
         broker="replica.high.watermark.checkpoint.interval.ms", importance=_HIGH, min=1,
     )  # fmt: skip
     producer_id_expiration_check_interval_ms: int = setting(
-        _INT, 10 * MINUTE_MS, "How often idle producers are looked for, in milliseconds.",
+        _INT, 10 * MINUTE_MS, "How often the broker checks for idle producers, in milliseconds.",
         broker="producer.id.expiration.check.interval.ms", importance=_LOW, min=1,
     )  # fmt: skip
     log_cleaner_enable: bool = setting(_BOOLEAN, True, "Whether logs are compacted.", broker="log.cleaner.enable")
@@ -224,7 +368,7 @@ class ServerSettings:
         broker="log.cleaner.dedupe.buffer.size", min=MIB + 1, dynamic=True,
     )  # fmt: skip
     log_cleaner_backoff_ms: int = setting(
-        _LONG, 15_000, "How often logs to compact are looked for, in milliseconds.",
+        _LONG, 15_000, "How often the broker checks for logs to compact, in milliseconds.",
         broker="log.cleaner.backoff.ms", min=0, dynamic=True,
     )  # fmt: skip
 
@@ -282,6 +426,43 @@ class ServerSettings:
         _INT, 100 * MIB, "Segment size of __consumer_offsets, in bytes. Small segments are compacted and loaded "
         "sooner.",
         broker="offsets.topic.segment.bytes", importance=_HIGH, min=14,
+    )  # fmt: skip
+
+    # --- access control
+
+    authorizer_class_name: str = setting(
+        _STRING, "", "Whether requests are authorized by ACLs: penstock, or one of Kafka's authorizers, which all mean "
+        "the same here. Empty: requests are not authorized.", broker="authorizer.class.name", importance=_LOW,
+        one_of=("", *AUTHORIZERS),
+    )  # fmt: skip
+    super_users: frozenset[Principal] = setting(
+        _STRING, "", "Principals that may do everything, separated by semicolons: User:admin;User:CN=a,OU=b.",
+        broker="super.users", convert=_principals,
+    )  # fmt: skip
+    penstock_initial_users: InitialUsers = setting(  # noqa: RUF009
+        ConfigType.PASSWORD, "", "Users with SCRAM credentials that are stored in a cluster that does not know their "
+        "names yet: SCRAM-SHA-512:admin:salt=...,stored_key=...,server_key=...,iterations=..., separated by "
+        "semicolons. Not a setting of Kafka.", broker="penstock.initial.users", convert=_initial_users,
+    )  # fmt: skip
+    allow_everyone_if_no_acl_found: bool = setting(
+        _BOOLEAN, False, "Whether every principal may use a resource that has no ACLs.",
+        broker="allow.everyone.if.no.acl.found",
+    )  # fmt: skip
+    penstock_audit_log_file: str | None = setting(
+        _STRING, None, "File for the audit log: logins, denied requests and changes, as JSON lines. Not a setting of "
+        "Kafka.", broker="penstock.audit.log.file",
+    )  # fmt: skip
+    penstock_audit_log_file_max_bytes: int = setting(
+        _LONG, 100 * MIB, "Size at which the audit file is renamed and a new one begins, in bytes. Not a setting of "
+        "Kafka.", broker="penstock.audit.log.file.max.bytes", min=1024,
+    )  # fmt: skip
+    penstock_audit_log_file_backups: int = setting(
+        _INT, 10, "Number of older audit files that are kept. Not a setting of Kafka.",
+        broker="penstock.audit.log.file.backups", min=0, max=10_000,
+    )  # fmt: skip
+    penstock_audit_topic: str | None = setting(
+        _STRING, None, "Topic for the audit log, beside or instead of the file. Not a setting of Kafka.",
+        broker="penstock.audit.topic", pattern=r"[a-zA-Z0-9._-]{1,249}", pattern_words="a topic name",
     )  # fmt: skip
 
 
@@ -376,24 +557,16 @@ NO_EFFECT: Final = (
     # identity
     _none("zookeeper.max.in.flight.requests", _INT, 10, "Maximum number of unanswered requests to ZooKeeper.", _HIGH,
           min=1),
-    _none("zookeeper.set.acl", _BOOLEAN, False, "Whether nodes in ZooKeeper are protected by ACLs.", _HIGH),
-    _none("zookeeper.ssl.client.enable", _BOOLEAN, False, "Whether connections to ZooKeeper use TLS."),
     _none("zookeeper.sync.time.ms", _INT, 2000, "How far a ZooKeeper follower may be behind.", _LOW),
     _none("process.roles", _LIST, (), "Roles of a process in a KRaft cluster.", _HIGH, one_of=("broker", "controller")),
     _none("controller.quorum.voters", _LIST, (), "Members of a KRaft quorum.", _HIGH),
     # network
-    _none("security.inter.broker.protocol", _STRING, "PLAINTEXT", "Protocol between brokers.", one_of=PROTOCOLS),
-    _none("max.connection.creation.rate", _INT, INT_MAX, "Maximum number of new connections per second.", min=0,
-          dynamic=True),
     _none("queued.max.requests", _INT, 500, "Maximum number of queued requests; see queued.max.request.bytes.", _HIGH,
           min=1),
     _none("request.timeout.ms", _INT, 30_000, "How long to wait for a response; see replica.socket.timeout.ms.", _HIGH,
           min=1),
     _none("socket.connection.setup.timeout.ms", _LONG, 10_000, "Time to connect to another broker.", min=1),
     _none("socket.connection.setup.timeout.max.ms", _LONG, 30_000, "The same after several failures.", min=1),
-    _none("connection.failed.authentication.delay.ms", _INT, 100, "Delay of the response to a failed login.", _LOW,
-          min=0),
-    _none("connections.max.reauth.ms", _LONG, 0, "How long a login is valid."),
     # threads
     _none("num.network.threads", _INT, 3, "Threads for sockets. One event loop serves them all.", _HIGH, min=1,
           dynamic=True),
@@ -401,7 +574,6 @@ NO_EFFECT: Final = (
     _none("background.threads", _INT, 10, "Threads for background tasks.", _HIGH, min=1, dynamic=True),
     _none("num.replica.alter.log.dirs.threads", _INT, None, "Threads that move replicas between disks.", _HIGH),
     # security
-    _none("authorizer.class.name", _STRING, "", "Class that authorizes requests.", _LOW),
     _none("principal.builder.class", ConfigType.CLASS, None, "Class that builds principals."),
     _none("delegation.token.secret.key", ConfigType.PASSWORD, None, "Key of delegation tokens."),
     _none("password.encoder.secret", ConfigType.PASSWORD, None, "Key of stored passwords."),
@@ -449,25 +621,10 @@ NO_EFFECT: Final = (
     _none("offsets.commit.required.acks", _SHORT, -1, "Replicas that a commit waits for. It always waits for the ISR.",
           _HIGH, min=-1),
     # transactions
-    _none("transaction.max.timeout.ms", _INT, 15 * MINUTE_MS, "Maximum timeout of a transaction.", _HIGH, min=1),
-    _none("transactional.id.expiration.ms", _INT, 7 * DAY_MS, "Time after which an unused transactional id expires.",
-          _HIGH, min=1),
-    _none("transaction.state.log.num.partitions", _INT, 50, "Number of partitions of __transaction_state.", _HIGH,
-          min=1),
-    _none("transaction.state.log.replication.factor", _SHORT, 3, "Replication factor of __transaction_state.", _HIGH,
-          min=1),
-    _none("transaction.state.log.min.isr", _INT, 2, "Value of min.insync.replicas for __transaction_state.", _HIGH,
-          min=1),
-    _none("transaction.state.log.segment.bytes", _INT, 100 * MIB, "Segment size of __transaction_state.", _HIGH,
-          min=14),
     _none("transaction.state.log.load.buffer.size", _INT, 5 * MIB, "Bytes read at once when transactions are loaded.",
           _HIGH, min=1),
     _none("transaction.abort.timed.out.transaction.cleanup.interval.ms", _INT, 10_000, "How often timed-out "
-          "transactions are aborted.", _LOW, min=1),
-    _none("transaction.remove.expired.transaction.cleanup.interval.ms", _INT, HOUR_MS, "How often expired "
-          "transactional ids are removed.", _LOW, min=1),
-    _none("transaction.partition.verification.enable", _BOOLEAN, True, "Whether a transactional write is verified with "
-          "its coordinator.", _LOW, dynamic=True),
+          "transactions are aborted. They are aborted when their time is over.", _LOW, min=1),
     # metrics
     _none("metric.reporters", _LIST, (), "Classes that report metrics.", _LOW, dynamic=True),
     _none("metrics.num.samples", _INT, 2, "Number of samples per metric.", _LOW, min=1),
@@ -491,10 +648,10 @@ TOPIC_NO_EFFECT: Final = (
 
 # Kafka's settings that begin like this have no effect either; a file that has them has no typing error.
 ELSEWHERE: Final = (
-    "ssl.", "sasl.", "listener.name.", "super.users", "allow.everyone.if.no.acl.found", "zookeeper.ssl.",
+    "ssl.", "sasl.", "listener.name.", "zookeeper.ssl.",
     "zookeeper.clientCnxnSocket", "zookeeper.metadata.migration.", "delegation.token.", "password.encoder.",
     "security.providers", "remote.", "log.local.retention.", "controller.quorum.", "metadata.", "share.",
-    "group.coordinator.", "group.consumer.migration.policy", "kafka.metrics.", "metrics.", "quota.",
+    "group.coordinator.", "group.consumer.migration.policy", "kafka.metrics.", "metrics.",
     "group.share.", "replication.quota.", "alter.log.dirs.replication.quota.", "controller.quota.", "telemetry.",
     "unstable.", "early.start.listeners", "control.plane.listener.name", "broker.heartbeat.interval.ms",
     "broker.session.timeout.ms", "server.max.startup.", "initial.broker.registration.timeout.ms",
@@ -504,7 +661,7 @@ ELSEWHERE: Final = (
 
 # --- by name
 
-SECTIONS: Final = (ServerSettings, TopicSettings, LogSettings, GroupSettings, FetcherSettings)
+SECTIONS: Final = (ServerSettings, TopicSettings, LogSettings, GroupSettings, TransactionSettings, FetcherSettings)
 
 
 def _declared() -> Iterator[Declaration]:
@@ -517,7 +674,13 @@ def _by_name(definitions: Iterable[Definition]) -> Mapping[str, Definition]:
 
 
 BROKER_DEFINITIONS: Final = _by_name(
-    (*(each for declared in _declared() for each in declared.broker_definitions()), *LISTENERS, *ALIASES, *NO_EFFECT)
+    (
+        *(each for declared in _declared() for each in declared.broker_definitions()),
+        *LISTENERS,
+        *SECURITY,
+        *ALIASES,
+        *NO_EFFECT,
+    )
 )
 TOPIC_DEFINITIONS: Final = _by_name(
     (

@@ -17,8 +17,6 @@ from typing import Final
 from penstock.config_def import SettingsError, parse_list, shown
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-# Others are rejected: a listener must not use plain text where encryption was requested.
-SERVED_PROTOCOLS: Final = frozenset({"PLAINTEXT"})
 DEFAULT_PORT: Final = 9092
 
 _LISTENER = re.compile(
@@ -101,11 +99,6 @@ def _parse_one(part: str, protocols: Mapping[str, str], left_out: Collection[str
         raise InvalidListeners(
             f"{shown(part)!r}: {name} has no protocol; add {name}:PLAINTEXT to listener.security.protocol.map"
         )
-    if protocols[name] not in SERVED_PROTOCOLS:
-        raise InvalidListeners(
-            f"{shown(part)!r} needs {protocols[name]}, which is not supported; "
-            f"supported: {', '.join(sorted(SERVED_PROTOCOLS))}"
-        )
     return Listener(name, protocols[name], host, port)
 
 
@@ -159,8 +152,15 @@ def with_bound_ports(advertised: Iterable[Listener], ports: Mapping[str, int]) -
     return tuple(replace(each, port=ports.get(each.name, 0)) if each.port == 0 else each for each in advertised)
 
 
-def between_brokers(advertised: tuple[Listener, ...], wanted: str | None) -> Listener:
-    """The listener that other brokers connect to."""
+def between_brokers(advertised: tuple[Listener, ...], wanted: str | None, protocol: str | None = None) -> Listener:
+    """The listener that other brokers connect to: by its name, or by its security protocol."""
+    if wanted is not None and protocol is not None:
+        raise InvalidListeners("security.inter.broker.protocol is also set; set only one of the two")
+    if protocol is not None:
+        of_protocol = [each for each in advertised if each.protocol == protocol]
+        if not of_protocol:
+            raise InvalidListeners(f"security.inter.broker.protocol is {protocol}, but no listener uses it")
+        return next((each for each in of_protocol if each.name == protocol), of_protocol[0])
     if wanted is not None:
         for listener in advertised:
             if listener.name == wanted.upper():
@@ -168,6 +168,19 @@ def between_brokers(advertised: tuple[Listener, ...], wanted: str | None) -> Lis
         names = ", ".join(listener.name for listener in advertised)
         raise InvalidListeners(f"{shown(wanted)!r} is not advertised; it must be one of {names}")
     return next((listener for listener in advertised if listener.name == "PLAINTEXT"), advertised[0])
+
+
+def check_proxied(names: object, advertised: tuple[Listener, ...], inter_broker: Listener) -> None:
+    """InvalidListeners if one of these names is not advertised, or is the listener between brokers."""
+    known = {listener.name for listener in advertised}
+    for name in names if isinstance(names, tuple) else ():
+        if name.upper() not in known:
+            raise InvalidListeners(f"{shown(name)!r} is not advertised; it must be one of {', '.join(sorted(known))}")
+        if name.upper() == inter_broker.name:
+            raise InvalidListeners(
+                f"{inter_broker.name} is the listener between brokers, which must reach each other directly; add "
+                f"another listener for clients, or set inter.broker.listener.name to another one"
+            )
 
 
 def unreachable_hosts(advertised: Iterable[Listener], resolve: Callable[[str, int], object]) -> list[str]:

@@ -26,6 +26,7 @@ from penstock.records import Codec
 
 # A request may name any number of settings.
 _MAX_REASONS: Final = 20
+_SCHEMA_VALIDATION: Final = ("confluent.key.schema.validation", "confluent.value.schema.validation")
 _FLUSH_NAMES: Final = ("flush.messages", "flush.ms")
 
 # By compression.type, the codec of what is stored.
@@ -70,6 +71,12 @@ def check_topic_settings(broker: BrokerSettings, overrides: Mapping[str, str | N
     least, most = values["min.compaction.lag.ms"], values["max.compaction.lag.ms"]
     if least > most:
         reasons.append(f"min.compaction.lag.ms: {least} must not be larger than max.compaction.lag.ms, which is {most}")
+    if broker.confluent_schema_registry_url is None:
+        reasons += [
+            f"{name}: needs confluent.schema.registry.url, which this broker does not have"
+            for name in _SCHEMA_VALIDATION
+            if values[name]
+        ]
     return reasons
 
 

@@ -5,9 +5,9 @@ stray is a partition folder without a topic, beyond the topic's partitions, or o
 it is renamed, never opened and never deleted. If there are records but the cluster knows no topic at all, the
 metadata is lost: the start fails, unless penstock.strays=set-aside.
 
-A broker with a damaged log whose partition has other replicas registers as if its disk were empty: it is in sync for
-no partition, so it may truncate the damage and copy the rest. If it is the only one with all committed records of
-some partition, only the damaged logs go offline.
+A broker with a damaged log whose partition has other replicas registers as one that has lost this replica: it is not
+in sync for the partition, so it may truncate the damage and copy the rest. If it is the only one with all committed
+records of the partition, the log goes offline instead.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ class LogLoader:
         if self.total:
             logger.info("logs opened: %s", self._progress(began_ms))
 
-    def settle_damage(self, image: ClusterImage, me: int) -> bool:
-        """Whether broker `me` must register as one whose disk was emptied, because of damaged logs."""
+    def settle_damage(self, image: ClusterImage, me: int) -> set[TopicPartition]:
+        """The partitions of which broker `me` must register as one that has lost records, because of damaged logs."""
         logs = {(each.topic, each.partition): each.log for each in self._logs.logs()}
         damaged = {key: log.damage for key, log in logs.items() if log.damage is not None}
         unsound = [key for directory in self._logs.directories for key in directory.unsound]
@@ -114,22 +114,19 @@ class LogLoader:
         for key, damage in damaged.items():
             if key not in shared and not damage.ends_log and damage.position >= logs[key].active.size:
                 logs[key].forget_damage()  # it lost its end, and there is no other replica
-        if not shared:
-            return False
-        needed = _needed_alone(image, me)
-        if needed is not None:
-            for key in (key for key in shared if key in damaged):
-                reason = f"{damaged[key].error()}; not repaired, because only this broker has all records of {needed}"
-                self._logs.directory_of(*key).take_offline(key, reason)
-            return False
-        for key in shared:
-            if key in damaged:
+        lost = {key for key in shared if not _is_needed_alone(image, key, me)}
+        for key in (key for key in shared if key in damaged):
+            if key in lost:
                 damaged[key].is_reported = True
-        logger.error(
-            "damaged logs found, this broker leaves all ISRs and copies from the leaders: partitions=%d first=%s",
-            len(shared), ",".join(f"{topic}-{index}" for topic, index in shared[:10]),
-        )  # fmt: skip
-        return True
+            else:
+                reason = f"{damaged[key].error()}; not repaired, because no other broker is known to have all records"
+                self._logs.directory_of(*key).take_offline(key, reason)
+        if lost:
+            logger.error(
+                "damaged logs found, this broker leaves their ISRs and copies from the leaders: partitions=%d first=%s",
+                len(lost), ",".join(f"{topic}-{index}" for topic, index in sorted(lost)[:10]),
+            )  # fmt: skip
+        return lost
 
     def _note(self, step: Progress) -> None:
         """Called on any thread."""
@@ -150,13 +147,10 @@ def _has_others(image: ClusterImage, key: TopicPartition, me: int) -> bool:
     return partition is not None and any(broker != me for broker in partition.replicas)
 
 
-def _needed_alone(image: ClusterImage, me: int) -> str | None:
-    """A partition of which only this broker is known to have all committed records."""
-    for topic in image.topics.values():
-        for index, partition in enumerate(topic.partitions):
-            if {*partition.isr, *partition.elr} == {me} and topic.name not in image.deleting:
-                return f"{topic.name}-{index}"
-    return None
+def _is_needed_alone(image: ClusterImage, key: TopicPartition, me: int) -> bool:
+    """Whether only this broker is known to have all committed records of a partition."""
+    partition = image.partition(*key)
+    return partition is not None and key[0] not in image.deleting and {*partition.isr, *partition.elr} == {me}
 
 
 # --- strays
