@@ -36,7 +36,7 @@ class Background:
     _current: Background | None = None
 
     def __init__(self) -> None:
-        self.loop: asyncio.AbstractEventLoop = _new_loop()
+        self.loop: asyncio.AbstractEventLoop = new_event_loop()
         self._users = 0
         self._process_id = os.getpid()
         self._ended = False
@@ -170,6 +170,17 @@ def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> C
     return call
 
 
+def run_here(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine whose primitives block, so that it never suspends."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    coroutine.close()
+    raise RuntimeError("a blocking call was suspended")
+
+
 async def _finish(loop: asyncio.AbstractEventLoop) -> None:
     tasks = asyncio.all_tasks(loop) - {asyncio.current_task(loop)}
     for task in tasks:
@@ -179,7 +190,8 @@ async def _finish(loop: asyncio.AbstractEventLoop) -> None:
     await loop.shutdown_asyncgens()
 
 
-def _new_loop() -> asyncio.AbstractEventLoop:
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """A loop of uvloop, if it is installed."""
     try:
         import uvloop
     except ImportError:

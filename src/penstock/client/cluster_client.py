@@ -1,8 +1,9 @@
 """A client's access to a cluster: bootstrap, metadata, connections to leaders and coordinators.
 
 Bootstrap: all addresses are tried in random order, staggered by 250 ms; the first that answers as a broker wins. At
-least one advertised address must be reachable too, since all work goes there. A zookeeper:// address is read once for
-the brokers' registrations. If no known node can be reached, the bootstrap addresses are tried again.
+least one advertised address must be reachable too, since all work goes there. With a zookeeper:// address the brokers'
+registrations are read; brokers and topics are watched there, and metadata is refreshed when they change. If no known
+node can be reached, the bootstrap addresses are tried again.
 
 `view` is refreshed by age and whenever a response shows that it is stale. Any node can be asked, the least busy
 first. While a node leaves requests unanswered (`overdue`), the others are asked for its partitions' leaders, twice a
@@ -13,14 +14,12 @@ says otherwise, and have a lane of their own, since a JoinGroup may take minutes
 from __future__ import annotations
 
 import asyncio
-import importlib
-import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Final, Literal, NamedTuple, NoReturn, Unpack
+from typing import Final, Literal, NamedTuple, NoReturn, Unpack
 
-from penstock.client.addresses import Address, Addresses, ZooKeeperAddress, parse_address, parse_bootstrap
+from penstock.client.addresses import Address, Addresses, ZooKeeperAddress, parse_bootstrap
 from penstock.client.cluster_metadata import ClusterView, Node, TopicView
 from penstock.client.connection import Connection
 from penstock.client.connection_pool import (
@@ -36,11 +35,10 @@ from penstock.client.connection_pool import (
 )
 from penstock.client.errors import (
     Attempt,
+    AuthenticationFailed,
     BootstrapError,
     Cause,
     ClosedError,
-    ConfigError,
-    MissingDependency,
     NotConnected,
     PenstockError,
     TimedOut,
@@ -50,6 +48,7 @@ from penstock.client.errors import (
 )
 from penstock.client.metadata_updater import MetadataUpdater, ask_metadata
 from penstock.client.settings import ClientOptions, ClientSettings, settings_from
+from penstock.client.zookeeper import RegistryWatcher, broker_addresses
 from penstock.runtime.backoff import Backoff
 from penstock.runtime.clock import Clock, SystemClock
 from penstock.runtime.randomness import Random, SystemRandom
@@ -65,7 +64,7 @@ _log = logging.getLogger(__name__)
 _MAIN_LANE = ""
 _OVERDUE_FOR_MS = 3_000.0  # after a call of on_silence; longer than to the next one
 _START_HINT = "Raise the time-out, or check what listens at the bootstrap addresses: " + HINTS[Cause.CONNECT_TIMEOUT]
-_IDS = "/brokers/ids"
+_HEARD_BY_BROKERS_S: Final = 1.0
 _KEY_TYPES: Final[dict[Kind, int]] = {"group": 0, "transaction": 1}
 _FIRST_WITH_TYPES: Final = 1
 _FIRST_WITH_MANY: Final = 4
@@ -92,8 +91,9 @@ class ClusterClient:
         self.retry_backoff_ms = max(1, settings.retry_backoff_ms)
         self._retry_backoff_max_ms = max(1, settings.retry_backoff_max_ms)
         self.view = ClusterView()
+        context, login = settings.security()
         self._options = ConnectionOptions(
-            settings.client_id, settings.connect_timeout_ms, settings.request_timeout_ms, settings.ssl
+            settings.client_id, settings.connect_timeout_ms, settings.request_timeout_ms, context, login
         )
         self._pool = ConnectionPool(
             self._options, self.clock, self.random, self.retry_backoff_ms, self._retry_backoff_max_ms
@@ -106,6 +106,7 @@ class ClusterClient:
         self._pool.on_silence = self.overdue
         self._seed_address: Address | None = None
         self._bootstrapping: asyncio.Task[None] | None = None
+        self._registry: RegistryWatcher | None = None
         self._started = False
         self.closed = False
 
@@ -121,6 +122,7 @@ class ClusterClient:
             return
         backoff = self.new_backoff()
         begun_ms = self.clock.monotonic_ms()
+        failure: BootstrapError | None = None
         while True:
             try:
                 async with asyncio.timeout(None if timeout_ms is None else self._left_s(begun_ms, timeout_ms)):
@@ -129,8 +131,11 @@ class ClusterClient:
             except TimeoutError as error:
                 if isinstance(error, PenstockError):
                     raise
+                if failure is not None:
+                    raise failure from None  # it says more than the attempt that the deadline cut short
                 raise TimedOut(f"no broker was found within {timeout_ms} ms", hint=_START_HINT) from None
             except BootstrapError as error:
+                failure = error
                 wait_ms = backoff.failed(self.clock.monotonic_ms())
                 left_s = 0.0 if timeout_ms is None else self._left_s(begun_ms, timeout_ms)
                 if not error.retriable or left_s * 1000 <= wait_ms:
@@ -138,6 +143,24 @@ class ClusterClient:
                 await asyncio.sleep(wait_ms / 1000)
         self._started = True
         self._updater.start()
+        if isinstance(self.bootstrap, ZooKeeperAddress):
+            self._watch_registry(self.bootstrap)
+
+    def _watch_registry(self, where: ZooKeeperAddress) -> None:
+        loop = asyncio.get_running_loop()
+
+        def on_change() -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._registry_changed)
+
+        self._registry = RegistryWatcher(where, on_change)
+        self._registry.watch_topics(self._updater.followed)
+        self._registry.start()
+
+    def _registry_changed(self) -> None:
+        """Brokers hear of a change from their controller, perhaps later than this client, which asks twice."""
+        self.refresh_soon()
+        asyncio.get_running_loop().call_later(_HEARD_BY_BROKERS_S, self.refresh_soon)
 
     def _left_s(self, begun_ms: float, timeout_ms: float) -> float:
         return max(0.0, begun_ms + timeout_ms - self.clock.monotonic_ms()) / 1000
@@ -151,6 +174,9 @@ class ClusterClient:
             tasks.append(self._bootstrapping)
         if tasks:
             await asyncio.wait(tasks)
+        if self._registry is not None:
+            registry, self._registry = self._registry, None
+            await run_in_daemon_thread(registry.close, "penstock-zookeeper")
         await self._pool.close()
 
     async def __aenter__(self) -> ClusterClient:
@@ -169,7 +195,7 @@ class ClusterClient:
             raise ClosedError("the client is closed")
 
     def new_backoff(self) -> Backoff:
-        """For a retry loop of a caller."""
+        """A backoff for a retry loop of a caller."""
         return Backoff(self.retry_backoff_ms, self._retry_backoff_max_ms, self.random)
 
     # ------------------------------------------------------------------------------------------ what is known
@@ -177,6 +203,8 @@ class ClusterClient:
     def follow(self, topics: Iterable[str]) -> None:
         """Keep these topics in the view, and fresh."""
         self._updater.follow(topics)
+        if self._registry is not None:
+            self._registry.watch_topics(self._updater.followed)
 
     def unfollow(self, topics: Iterable[str]) -> None:
         self._updater.unfollow(topics)
@@ -391,7 +419,7 @@ class ClusterClient:
         """One attempt at a time, shared by all callers."""
         self._check_open()
         if self._bootstrapping is None:
-            self._bootstrapping = asyncio.ensure_future(self._find_cluster())
+            self._bootstrapping = asyncio.create_task(self._find_cluster())
             self._bootstrapping.add_done_callback(self._bootstrapped)
         await shared(self._bootstrapping)
 
@@ -433,7 +461,10 @@ class ClusterClient:
             wait_s = backoff.failed(self.clock.monotonic_ms()) / 1000
             if wait_s >= self._left_s(begun_ms, self._options.connect_timeout_ms):
                 starting = UnusableAddress(
-                    str(seed.address), Cause.OTHER, "the broker knows of no brokers yet", "It may still be starting"
+                    str(seed.address),
+                    Cause.OTHER,
+                    "the broker does not know any broker yet",
+                    "It may still be starting",
                 )
                 raise BootstrapError([starting.attempt])
             await asyncio.sleep(wait_s)
@@ -468,7 +499,7 @@ class CoordinatorLookup:
     async def _ask(self, kind: Kind, key: str) -> Node:
         task = self._asking.get((kind, key))
         if task is None:
-            task = self._asking[kind, key] = asyncio.ensure_future(self._find(kind, key))
+            task = self._asking[kind, key] = asyncio.create_task(self._find(kind, key))
             task.add_done_callback(lambda done: self._asked((kind, key), done))
         return await shared(task)
 
@@ -536,7 +567,7 @@ async def find_seed(
     """Connect to the first address that answers as a broker; raises BootstrapError."""
     if isinstance(bootstrap, ZooKeeperAddress):
         try:
-            addresses = await broker_addresses(bootstrap, options.connect_timeout_ms, with_tls=options.ssl is not None)
+            addresses = await broker_addresses(bootstrap, options.connect_timeout_ms, options.security_protocol)
         except UnusableAddress as error:
             raise BootstrapError([error.attempt]) from error
     else:
@@ -550,6 +581,8 @@ async def find_seed(
     )
     if isinstance(outcome, tuple):
         return Seed(order[outcome[0]], outcome[1])
+    if all(isinstance(error, AuthenticationFailed) for error in outcome):
+        raise outcome[0]
     failures = dict(zip(order, outcome, strict=True))
     raise BootstrapError([attempt_of(str(address), failures[address]) for address in addresses])
 
@@ -557,6 +590,8 @@ async def find_seed(
 def attempt_of(address: str, error: PenstockError) -> Attempt:
     if isinstance(error, UnusableAddress):
         return error.attempt._replace(address=address)
+    if isinstance(error, AuthenticationFailed):
+        return Attempt(address, Cause.AUTHENTICATION, error.reason, error.hint)
     return Attempt(address, Cause.OTHER, error.message, error.hint)
 
 
@@ -574,73 +609,3 @@ def unreachable_cluster(seed: Address, failures: Sequence[tuple[str, PenstockErr
             for address, error in failures
         ]
     )
-
-
-# --------------------------------------------------------------------------------------------------- zookeeper://
-
-
-async def broker_addresses(where: ZooKeeperAddress, timeout_ms: float, *, with_tls: bool) -> tuple[Address, ...]:
-    """The addresses in the brokers' registrations. Raises UnusableAddress if ZooKeeper fails or has none."""
-    documents = await run_in_daemon_thread(lambda: _registrations(where, timeout_ms), "penstock-zookeeper")
-    found = [address for document in documents if (address := endpoint_of(document, with_tls=with_tls)) is not None]
-    if not found:
-        kind = "TLS" if with_tls else "plaintext"
-        known = f"{len(documents)} brokers, none with a {kind} listener" if documents else "no broker"
-        raise UnusableAddress(str(where), Cause.ZOOKEEPER, f"{where.chroot}{_IDS} has {known}")
-    return tuple(dict.fromkeys(found))
-
-
-def _registrations(where: ZooKeeperAddress, timeout_ms: float) -> list[bytes]:
-    library, errors, waiting = _kazoo("client"), _kazoo("exceptions"), _kazoo("handlers.threading")
-    client = library.KazooClient(hosts=where.hosts, read_only=True)
-    try:
-        client.start(timeout=timeout_ms / 1000)
-        documents = []
-        # Not kazoo's own chroot: kazoo logs a warning if it is missing, and that is reported as an error here.
-        folder = where.chroot + _IDS
-        for child in client.get_children(folder):
-            with suppress(errors.NoNodeError):  # it left between the two calls
-                documents.append(client.get(f"{folder}/{child}")[0])
-        return documents
-    except errors.NoNodeError:
-        return []
-    except waiting.KazooTimeoutError:
-        raise UnusableAddress(
-            str(where), Cause.ZOOKEEPER, f"no ZooKeeper answered within {timeout_ms:.0f} ms"
-        ) from None
-    except errors.KazooException as error:
-        raise UnusableAddress(
-            str(where), Cause.ZOOKEEPER, f"ZooKeeper said {type(error).__name__} {error}".rstrip()
-        ) from None
-    finally:
-        client.stop()
-        client.close()
-
-
-def _kazoo(module: str) -> Any:
-    try:
-        return importlib.import_module(f"kazoo.{module}")
-    except ImportError:
-        raise MissingDependency("kazoo", "a zookeeper:// address") from None
-
-
-def endpoint_of(document: bytes, *, with_tls: bool) -> Address | None:
-    """The plaintext or TLS address in a broker's registration; None if it has none or cannot be parsed."""
-    try:
-        fields: Any = json.loads(document)
-    except ValueError:
-        return None
-    if not isinstance(fields, dict):
-        return None
-    wanted = "SSL" if with_tls else "PLAINTEXT"
-    protocols = fields.get("listener_security_protocol_map")
-    for endpoint in fields.get("endpoints") or ():
-        listener, found, rest = str(endpoint).partition("://")
-        protocol = protocols.get(listener, listener) if isinstance(protocols, dict) else listener
-        if found and protocol == wanted:
-            with suppress(ConfigError):
-                return parse_address(rest)
-    host, port = fields.get("host"), fields.get("port")
-    if not with_tls and isinstance(host, str) and host and isinstance(port, int) and 0 < port < 65536:
-        return Address(host, port)
-    return None

@@ -17,7 +17,7 @@ import contextlib
 import logging
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, cast
 
 from penstock.client.errors import (
@@ -114,6 +114,8 @@ class Connection(asyncio.BufferedProtocol):
         self.client_id = client_id
         self._loop = loop or asyncio.get_running_loop()
         self._versions: dict[int, tuple[int, int]] = {}
+        self.finalized_features: dict[str, int] = {}
+        """The levels of the cluster's features when the connection was opened, such as transaction.version."""
         self._max_frame_bytes = max_frame_bytes
         self._receiver = FrameReceiver(_FIRST_FRAME_BYTES)
         self._transport: asyncio.Transport | None = None
@@ -125,6 +127,12 @@ class Connection(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self._lost = self._loop.create_future()
+        self.is_authenticated = False
+        """Whether it was opened with a SASL login."""
+        self._is_held = False
+        self._held = 0
+        self._session_timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         state = f"closed: {self.close_reason}" if self.closed else f"{len(self._waiting)} in flight"
@@ -132,8 +140,14 @@ class Connection(asyncio.BufferedProtocol):
 
     # ------------------------------------------------------------------------------------------ versions
 
-    def agree(self, versions: Iterable[tuple[int, int, int]], legacy_release: str | None = None) -> None:
-        """Set the versions that the broker serves: API, lowest and highest version."""
+    def agree(
+        self,
+        versions: Iterable[tuple[int, int, int]],
+        legacy_release: str | None = None,
+        features: Mapping[str, int] | None = None,
+    ) -> None:
+        """Set the versions that the broker serves (API, lowest and highest version) and the cluster's features."""
+        self.finalized_features = dict(features or {})
         self._versions = {key: (lowest, highest) for key, lowest, highest in versions}
         self.legacy_release = legacy_release
         self._receiver.max_frame_bytes = self._max_frame_bytes
@@ -166,9 +180,9 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def plain_peer(self) -> tuple[int, Any] | None:
-        """Family and address of the peer; None with TLS, or when there is no connection."""
+        """Family and address of the peer; None with TLS or SASL, or when there is no connection."""
         transport = self._transport
-        if transport is None or transport.get_extra_info("sslcontext") is not None:
+        if transport is None or self.is_authenticated or transport.get_extra_info("sslcontext") is not None:
             return None
         sock = transport.get_extra_info("socket")
         return None if sock is None else (sock.family, transport.get_extra_info("peername"))
@@ -210,10 +224,11 @@ class Connection(asyncio.BufferedProtocol):
         version: int | None = None,
         expects_answer: bool = True,
         wait_ms: float = 0,
+        is_urgent: bool = False,
     ) -> asyncio.Future[Any] | None:
         """`request` in two steps: the request is in flight when this returns, in the order of the calls.
 
-        `wait_ms` is how long the broker may hold the response back.
+        `wait_ms` is how long the broker may hold the response back. `is_urgent` passes `hold`.
         """
         if self.closed:
             raise NotConnected(self.node, self.close_reason)
@@ -228,14 +243,55 @@ class Connection(asyncio.BufferedProtocol):
             deadline, due = now + timeout_ms / 1000, now + (wait_ms + OVERDUE_MS) / 1000
             if not self._waiting:
                 self._has_received = False
-            self._waiting.append(_InFlightRequest(api_key, version, correlation_id, future, deadline, due, timeout_ms))
+            request = _InFlightRequest(api_key, version, correlation_id, future, deadline, due, timeout_ms)
+            if self._held and is_urgent:
+                self._waiting.insert(len(self._waiting) - self._held, request)
+            else:
+                self._waiting.append(request)
             if deadline < self._timer_at or due < self._timer_at:
                 self._arm(min(deadline, due))
-        if self._paused or self._held_back:
+        if self._is_held and not is_urgent:
+            self._held += expects_answer
+            self._held_back.append(chunks)
+        elif (self._paused or self._held_back) and not is_urgent:
             self._held_back.append(chunks)
         else:
             self._write(chunks)
         return future
+
+    # ------------------------------------------------------------------------------------------ sessions
+
+    @property
+    def has_backlog(self) -> bool:
+        """Whether requests wait for the socket."""
+        return bool(self._held_back)
+
+    def hold(self) -> None:
+        """Keep requests back, except urgent ones: the broker accepts nothing else while a session is renewed.
+
+        Not while there is a backlog, which urgent requests would overtake.
+        """
+        self._is_held = True
+        self._held = 0
+
+    def release(self) -> None:
+        """Send what was kept back."""
+        self._is_held = False
+        self._held = 0
+        self._write_held_back()
+
+    def call_later(self, delay_s: float, then: Callable[[], None]) -> None:
+        """Call `then`, unless the connection ends before."""
+        if not self.closed:
+            self._session_timer = self._loop.call_later(delay_s, then)
+
+    def keep_task(self, task: asyncio.Task[None]) -> None:
+        """Keep the task that renews the session from being collected."""
+        self._task = task
+
+    def _write_held_back(self) -> None:
+        while self._held_back and not self._paused and not self._is_held and not self.closed:
+            self._write(self._held_back.popleft())
 
     def _write(self, chunks: list[Chunk]) -> None:
         transport = self._transport
@@ -364,8 +420,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._paused = False
-        while self._held_back and not self._paused and not self.closed:
-            self._write(self._held_back.popleft())
+        self._write_held_back()
 
     def eof_received(self) -> bool:
         return False
@@ -404,12 +459,19 @@ class Connection(asyncio.BufferedProtocol):
                 self.abort()
                 await asyncio.wait((self._lost,), timeout=1.0)
 
+    async def wait_lost(self) -> None:
+        """Wait until the connection ends, for whatever reason."""
+        await asyncio.shield(self._lost)
+
     def _ended(self, reason: str) -> None:
         self.closed = True
         self.close_reason = reason
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._session_timer is not None:
+            self._session_timer.cancel()
+            self._session_timer = None
         waiting, self._waiting = self._waiting, deque()
         self._held_back.clear()
         if waiting:
@@ -417,6 +479,8 @@ class Connection(asyncio.BufferedProtocol):
         for request in waiting:
             if not request.future.done():
                 request.future.set_exception(NotConnected(self.node, reason))
+                # A client that is closed at once does not wait for its answers: asyncio is not to complain.
+                request.future.exception()
 
 
 _API_VERSIONS: Final = 18

@@ -19,9 +19,9 @@ import logging
 import socket
 import ssl as tls
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from ipaddress import ip_address
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from penstock.client.addresses import Address
 from penstock.client.connection import Connection, IgnoredRequest
@@ -45,6 +45,9 @@ from penstock.wire.schemas.list_groups import ListGroupsRequest
 from penstock.wire.schemas.metadata import MetadataRequest, MetadataRequestTopic
 from penstock.wire.types import Message
 
+if TYPE_CHECKING:
+    from penstock.client.security import Contexts, Login
+
 T = TypeVar("T")
 VersionRanges = dict[int, tuple[int, int]]
 SOFTWARE_NAME: Final = "penstock"
@@ -53,9 +56,9 @@ HINTS: dict[Cause, str] = {
     Cause.REFUSED: "Nothing listens there: is the broker running, and is this its port?",
     Cause.CONNECT_TIMEOUT: "The host is down, or a firewall drops the packets",
     Cause.UNREACHABLE: "This machine has no route to the host: check the network, VPN and address family",
-    Cause.TLS_REQUIRED: "The port speaks TLS: pass ssl=ssl.create_default_context(), or use the plaintext port",
-    Cause.TLS_REFUSED: "The port does not speak TLS: leave ssl out, or use the TLS port",
-    Cause.TLS_CERTIFICATE: "Load the authority with SSLContext.load_verify_locations, "
+    Cause.TLS_REQUIRED: "The port speaks TLS: set security_protocol to SSL or SASL_SSL, or use the plaintext port",
+    Cause.TLS_REFUSED: "The port does not speak TLS: use another security_protocol, or the TLS port",
+    Cause.TLS_CERTIFICATE: "Set ssl_truststore_location to the file of the certificate authority, "
     "and use the host name that the certificate has",
     Cause.HTTP: "An HTTP server listens on this port; brokers usually listen on 9092",
     Cause.NOT_KAFKA: "Another server listens on this port; brokers usually listen on 9092",
@@ -74,8 +77,8 @@ _API_VERSIONS_VERSION: Final = 3
 # How long a broker may be silent before it is probed with a request that old brokers answer.
 _SILENCE_MS: Final = 300
 _CLOSED_TLS_HINT: Final = (
-    "It may require a client certificate (SSLContext.load_cert_chain; ssl.certificate.location on the command line) or "
-    "SASL, be starting, or be at its connection limit"
+    "It may require a client certificate (ssl_keystore_location) or SASL (security_protocol=SASL_SSL), be starting, or "
+    "be at its connection limit"
 )
 _UNREACHABLE = frozenset(
     {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN, errno.EADDRNOTAVAIL, errno.EACCES}
@@ -92,7 +95,12 @@ class ConnectionOptions(NamedTuple):
     client_id: str | None = "penstock"
     connect_timeout_ms: float = 10_000
     request_timeout_ms: float = 30_000
-    ssl: tls.SSLContext | None = None
+    ssl: Contexts | None = None
+    login: Login | None = None
+
+    @property
+    def security_protocol(self) -> str:
+        return ("SASL_" if self.login is not None else "") + ("PLAINTEXT" if self.ssl is None else "SSL")
 
 
 class ConnectionKey(NamedTuple):
@@ -178,7 +186,7 @@ class ConnectionPool:
         if entry.opening is None:
             if self._closed:
                 raise ClosedError("the client is closed")
-            entry.opening = asyncio.ensure_future(self._open(key, entry))
+            entry.opening = asyncio.create_task(self._open(key, entry))
             entry.opening.add_done_callback(_mark_retrieved)
         try:
             return await shared(entry.opening)
@@ -188,7 +196,7 @@ class ConnectionPool:
         return self._instead(key, address)
 
     def _instead(self, key: ConnectionKey, address: Address) -> Connection:
-        """What replaced a connection that was dropped while it was being opened."""
+        """The connection that replaced one that was dropped while it was being opened."""
         entry = self._pooled.get(key)
         connection = entry.connection if entry is not None and entry.address == address else None
         if connection is None or connection.closed:
@@ -267,7 +275,10 @@ async def shared(task: asyncio.Task[T]) -> T:
 
 
 async def first_of(
-    makers: Sequence[Callable[[], Awaitable[T]]], *, stagger_ms: float, discard: Callable[[T], object] | None = None
+    makers: Sequence[Callable[[], Coroutine[Any, Any, T]]],
+    *,
+    stagger_ms: float,
+    discard: Callable[[T], object] | None = None,
 ) -> tuple[int, T] | list[PenstockError]:
     """The first success and its index, or the error of each. The next one starts when one fails, or after
     `stagger_ms`; later successes are passed to `discard`."""
@@ -277,7 +288,7 @@ async def first_of(
     try:
         while begun < len(makers) or running:
             if begun < len(makers):
-                running[asyncio.ensure_future(makers[begun]())] = begun
+                running[asyncio.create_task(makers[begun]())] = begun
                 begun += 1
             timeout = stagger_ms / 1000 if begun < len(makers) else None
             done, _ = await asyncio.wait(running, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -308,11 +319,26 @@ async def open_connection(address: Address, options: ConnectionOptions, *, maybe
     connection = await _connect(address, options)
     try:
         if await _agreed(connection, address, options, maybe_old=maybe_old):
+            if options.login is not None:
+                await _log_in(connection, options.login, options)
             return connection
     finally:
         if not connection.versions:
             connection.abort()
+    if options.login is not None:
+        raise await _closed_without_answer(address, options)  # old brokers have no SASL
     return await _open_old(address, options)
+
+
+async def _log_in(connection: Connection, login: Login, options: ConnectionOptions) -> None:
+    # Imported here because it takes time, and plaintext clients do not need it.
+    from penstock.client.security import authenticate
+
+    try:
+        await authenticate(connection, login, _handshake_ms(options))
+    except BaseException:
+        connection.abort()
+        raise
 
 
 async def _agreed(
@@ -345,7 +371,10 @@ async def _agree(connection: Connection, options: ConnectionOptions, silence_ms:
         answer = await connection.request(ApiKey.API_VERSIONS, ApiVersionsRequest(), version=0, timeout_ms=timeout_ms)
     if answer.error_code:
         raise UnsupportedVersion(connection.node, "ApiVersions", (0, _API_VERSIONS_VERSION), None)
-    connection.agree((api.api_key, api.min_version, api.max_version) for api in answer.api_keys)
+    connection.agree(
+        ((api.api_key, api.min_version, api.max_version) for api in answer.api_keys),
+        features={feature.name: feature.max_version_level for feature in answer.finalized_features},
+    )
     connection.version_of(ApiKey.METADATA)
 
 
@@ -379,6 +408,7 @@ async def _connect(address: Address, options: ConnectionOptions) -> Connection:
             hosts = await resolve(address.host, address.port)
     except (OSError, PenstockError) as error:
         raise connect_failure(address, error, options.connect_timeout_ms, with_tls=False) from error
+    context = _context_for(options)
     for number, host in enumerate(hosts):
         connection = Connection(str(address), client_id=options.client_id, loop=loop)
         # A name with several addresses shares the time between them.
@@ -389,8 +419,8 @@ async def _connect(address: Address, options: ConnectionOptions) -> Connection:
                     lambda made=connection: made,
                     host,
                     address.port,
-                    ssl=options.ssl,
-                    server_hostname=address.host if options.ssl is not None else None,
+                    ssl=context,
+                    server_hostname=address.host if context is not None else None,
                 )
         except OSError as error:
             failure = error
@@ -401,6 +431,14 @@ async def _connect(address: Address, options: ConnectionOptions) -> Connection:
     if failure is None:
         failure = OSError("the name has no address")
     raise connect_failure(address, failure, options.connect_timeout_ms, with_tls=options.ssl is not None) from failure
+
+
+def _context_for(options: ConnectionOptions) -> tls.SSLContext | None:
+    """The context for a new connection; changed certificate files are loaded again."""
+    if options.ssl is None or isinstance(options.ssl, tls.SSLContext):
+        return options.ssl
+    options.ssl.reload()
+    return options.ssl()
 
 
 async def resolve(host: str, port: int) -> list[str]:
@@ -525,13 +563,17 @@ async def _open_old(address: Address, options: ConnectionOptions) -> Connection:
         connection = await _connect(address, options)
         connection.agree(((key, *versions) for key, versions in legacy.versions.items()), legacy.name)
         return connection
+    raise await _closed_without_answer(address, options)
+
+
+async def _closed_without_answer(address: Address, options: ConnectionOptions) -> UnusableAddress:
     if options.ssl is None and await _speaks_tls(address, options):
-        raise UnusableAddress(str(address), Cause.TLS_REQUIRED, "it closes plaintext connections and answers TLS")
+        return UnusableAddress(str(address), Cause.TLS_REQUIRED, "it closes plaintext connections and answers TLS")
     if options.ssl is not None:
         # In TLS 1.3 a server checks the client certificate only after the client has finished the handshake.
         closed = "it accepts TLS connections and closes them without an answer"
-        raise UnusableAddress(str(address), Cause.CLOSED, closed, _CLOSED_TLS_HINT)
-    raise UnusableAddress(str(address), Cause.CLOSED, "it accepts connections and closes them without an answer")
+        return UnusableAddress(str(address), Cause.CLOSED, closed, _CLOSED_TLS_HINT)
+    return UnusableAddress(str(address), Cause.CLOSED, "it accepts connections and closes them without an answer")
 
 
 async def _answers(connection: Connection, legacy: LegacyBroker, options: ConnectionOptions) -> bool:
@@ -548,7 +590,7 @@ async def _speaks_tls(address: Address, options: ConnectionOptions) -> bool:
     context.check_hostname = False
     context.verify_mode = tls.CERT_NONE
     try:
-        connection = await _connect(address, options._replace(ssl=context))
+        connection = await _connect(address, options._replace(ssl=context, login=None))
     except UnusableAddress as error:
         return isinstance(error.__cause__, tls.SSLError) and error.cause is not Cause.TLS_REFUSED
     connection.abort()

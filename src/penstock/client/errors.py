@@ -111,6 +111,19 @@ class NotConnected(PenstockError):
         self.reason = reason
 
 
+class AuthenticationFailed(NotConnected):
+    """A broker rejected the credentials, or they could not be had. It is not retried."""
+
+    code = ErrorCode.SASL_AUTHENTICATION_FAILED
+    retriable = False
+
+    def __init__(self, node: str, mechanism: str, reason: str) -> None:
+        super().__init__(
+            node, f"{mechanism} authentication failed: {reason}", hint="Check the user name, the password or the token"
+        )
+        self.mechanism = mechanism
+
+
 class UnknownBroker(NotConnected):
     """The cluster has no broker with this id at the moment."""
 
@@ -176,6 +189,7 @@ class Cause(StrEnum):
     NO_ANSWER = "no answer"
     ADVERTISED = "advertised address"
     ZOOKEEPER = "zookeeper"
+    AUTHENTICATION = "authentication"
     OTHER = "other"
 
 
@@ -192,7 +206,9 @@ class Attempt(NamedTuple):
 
 
 # These do not pass by waiting.
-_LASTING = frozenset({Cause.TLS_REQUIRED, Cause.TLS_REFUSED, Cause.TLS_CERTIFICATE, Cause.HTTP, Cause.VERSION})
+_LASTING = frozenset(
+    {Cause.TLS_REQUIRED, Cause.TLS_REFUSED, Cause.TLS_CERTIFICATE, Cause.HTTP, Cause.VERSION, Cause.AUTHENTICATION}
+)
 
 
 class BootstrapError(PenstockError):
@@ -264,6 +280,63 @@ class DeserializationError(PenstockError):
         self.offset = offset
         self.field = field
         self.data = data
+
+
+# ---------------------------------------------------------------------------------------------- transactions
+
+
+class Advice(StrEnum):
+    """What to do about an error of a transaction (`error.advice`)."""
+
+    ABORT = "abort"
+    """Call abort_transaction, then begin the next transaction with the same records."""
+    RETRY = "retry"
+    """Repeat the call."""
+    STOP = "stop"
+    """Close the producer. A new one with the same transactional_id recovers."""
+    FIX = "fix"
+    """The program is wrong: the call is not allowed in this state, and nothing was changed."""
+
+
+class TransactionError(PenstockError):
+    """The base of the errors of transactions; `advice` says whether to abort, to retry or to stop."""
+
+    advice: Advice = Advice.FIX
+
+
+class InvalidTransactionState(TransactionError):
+    """The call is not allowed in the producer's state: a send outside of a transaction, a second begin..."""
+
+
+class AbortableTransactionError(TransactionError):
+    """The transaction cannot be committed any more, because a record or an offset of it was rejected. The producer can
+    continue after abort_transaction; `__cause__` is the first failure."""
+
+    advice = Advice.ABORT
+    hint = "Call abort_transaction(), then begin again"
+
+
+class TransactionAborted(TransactionError):
+    """The transaction was aborted: none of its records is visible to read_committed consumers."""
+
+    advice = Advice.ABORT
+    hint = "Send the records again in a new transaction"
+
+
+class TransactionOutcomeUnknown(TransactionError):
+    """The commit was sent and not answered: the transaction may be committed or not. It must not be aborted, and its
+    records must not be sent again, until that is known."""
+
+    advice = Advice.RETRY
+    retriable = True
+    hint = "Call commit_transaction() again to find out, or close this producer: a new one with the same id recovers"
+
+
+class FatalTransactionError(TransactionError):
+    """The producer cannot continue; `__cause__` is the reason."""
+
+    advice = Advice.STOP
+    hint = "Close this producer and create a new one with the same transactional_id"
 
 
 # ---------------------------------------------------------------------------------------------- errors from brokers
@@ -388,7 +461,14 @@ class ProducerError(BrokerError):
 
 
 class ProducerFenced(ProducerError):
-    """A newer producer has taken over this producer's id."""
+    """A newer producer uses the transactional id, or the transaction was open for too long and the coordinator aborted
+    it. Close this producer; a new one with the same id continues."""
+
+    advice = Advice.STOP
+
+
+class UnknownTransactionalId(BrokerError):
+    """No producer has used this transactional id, or it has expired."""
 
 
 _KINDS: dict[ErrorCode, type[BrokerError]] = {
@@ -437,7 +517,13 @@ _KINDS: dict[ErrorCode, type[BrokerError]] = {
     ErrorCode.UNKNOWN_PRODUCER_ID: ProducerError,
     ErrorCode.INVALID_PRODUCER_EPOCH: ProducerFenced,
     ErrorCode.PRODUCER_FENCED: ProducerFenced,
+    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: UnknownTransactionalId,
 }
+
+_FENCED = (
+    "Close this producer and create a new one with the same transactional_id. If no other producer uses it, the "
+    "transaction was open for longer than transaction_timeout_ms: raise that, or send less per transaction"
+)
 
 _HINTS: dict[ErrorCode, str] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "Create the topic first, or check the spelling of its name",
@@ -455,6 +541,14 @@ _HINTS: dict[ErrorCode, str] = {
     ErrorCode.NOT_ENOUGH_REPLICAS: "Start the missing brokers, or lower min.insync.replicas of the topic",
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Ask for an ACL on the topic",
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "Ask for an ACL on the group",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Ask for an ACL on the transactional id",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Ask for an ACL on the cluster",
+    ErrorCode.SECURITY_DISABLED: "Set authorizer.class.name on the brokers",
+    ErrorCode.INVALID_PRODUCER_EPOCH: _FENCED,
+    ErrorCode.PRODUCER_FENCED: _FENCED,
+    ErrorCode.INVALID_TXN_STATE: "It is no longer open: after transaction_timeout_ms the coordinator aborts it",
+    ErrorCode.INVALID_TRANSACTION_TIMEOUT: "Lower transaction_timeout_ms, or raise transaction.max.timeout.ms of the "
+    "brokers",
     ErrorCode.UNSUPPORTED_COMPRESSION_TYPE: "The broker is too old for this codec: choose another compression_type",
 }
 
@@ -527,3 +621,50 @@ class CommitFailed(PenstockError):
             hint="Keep polling to rejoin the group; the partitions' new owner reads uncommitted records again. If this "
             "happens often, lower max_poll_records or raise max_poll_interval_ms",
         )
+
+
+# ---------------------------------------------------------------------------------------------- administration
+
+
+class NoOpenTransaction(PenstockError):
+    """The partition has no such open transaction: it was completed, or never begun."""
+
+    def __init__(self, partition: TopicPartition, which: str) -> None:
+        super().__init__(
+            f"{partition} has no open transaction {which}",
+            hint="describe_producers shows the open transactions of a partition",
+        )
+        self.partition = partition
+
+
+class TransactionOngoing(PenstockError):
+    """The coordinator still completes this transaction, so it must not be aborted in one partition alone."""
+
+    def __init__(self, partition: TopicPartition, transactional_id: str, state: str) -> None:
+        super().__init__(
+            f"the transaction of {transactional_id} in {partition} is not hanging: its coordinator has it as {state}",
+            hint="fence_producers aborts it in all its partitions",
+        )
+        self.partition = partition
+        self.transactional_id = transactional_id
+        self.state = state
+
+
+class RegistryError(PenstockError):
+    """A schema registry cannot be used, or rejected a request."""
+
+
+class RegistryUnreachable(RegistryError):
+    """No registry answered."""
+
+    retriable = True
+    hint = "Check the address, and that `penstock registry start` runs there"
+
+
+class RegistryRequestFailed(RegistryError):
+    """The registry rejected a request. `status` is that of HTTP, `error_code` the registry's own, such as 40401."""
+
+    def __init__(self, message: str, *, status: int, error_code: int) -> None:
+        super().__init__(message, retriable=status >= 500)
+        self.status = status
+        self.error_code = error_code

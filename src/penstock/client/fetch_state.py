@@ -67,7 +67,7 @@ class PartitionState:
     __slots__ = (
         "buffered_bytes", "epoch", "fetch_bytes", "fetch_epoch", "fetch_offset", "fetch_state", "high_watermark",
         "last_stable_offset", "leader_epoch", "log_start_offset", "not_before_ms", "partition", "paused", "position",
-        "reset_to", "version",
+        "reset_to", "start", "version",
     )  # fmt: skip
 
     def __init__(self, partition: TopicPartition, fetch_bytes: int) -> None:
@@ -82,6 +82,8 @@ class PartitionState:
         self.leader_epoch = NO_EPOCH
         """The current leader's epoch according to metadata; it fences fetches to former leaders."""
         self.reset_to = LATEST
+        self.start = NO_OFFSET
+        """The first position, or the one last sought: where a rewind leads if there is no committed offset."""
         self.paused = False
         self.buffered_bytes = 0
         self.fetch_bytes = fetch_bytes
@@ -102,6 +104,8 @@ class PartitionState:
         self.version += 1
         self.buffered_bytes = 0
         self.position = self.fetch_offset = offset
+        if self.start == NO_OFFSET:
+            self.start = offset
         self.epoch = self.fetch_epoch = epoch
         self.not_before_ms = 0.0
         known = epoch != NO_EPOCH and self.leader_epoch > epoch
@@ -114,6 +118,13 @@ class PartitionState:
         self.reset_to = time_ms
         self.not_before_ms = 0.0
         self.fetch_state = FetchState.RESET
+
+    def rewind(self) -> None:
+        """Continue at the committed offset, which has to be looked up, or else at `start`."""
+        self.version += 1
+        self.buffered_bytes = 0
+        self.not_before_ms = 0.0
+        self.fetch_state = FetchState.UNKNOWN
 
     def retry_at(self, not_before_ms: float) -> None:
         self.not_before_ms = not_before_ms

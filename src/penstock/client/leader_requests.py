@@ -37,7 +37,7 @@ R = TypeVar("R")
 Ask = Callable[[Connection, list[TopicPartition], int], Awaitable[dict[TopicPartition, R | PenstockError]]]
 """One request: connection to the leader, partitions that it leads, time left in milliseconds."""
 Retry = Callable[[object, int], bool]
-"""Whether a result after so many failed rounds is worth another one."""
+"""Whether a result after this many failed rounds is worth another one."""
 Found = dict[TopicPartition, OffsetAndTimestamp | PenstockError]
 
 FETCH_LANE: Final = "fetch"

@@ -94,7 +94,7 @@ class MetadataUpdater:
         if self._keeper is None:
             # Bootstrap has just requested everything but topics.
             self._refreshed_ms = self._cluster.clock.monotonic_ms()
-            self._keeper = asyncio.ensure_future(self._keep_fresh())
+            self._keeper = asyncio.create_task(self._keep_fresh())
 
     def end(self) -> list[asyncio.Task[None] | asyncio.Task[ClusterView]]:
         """Cancel all tasks; returns them, to be awaited."""
@@ -112,6 +112,10 @@ class MetadataUpdater:
         self._followed |= new
         if not new.issubset(self._cluster.view.topics):
             self.refresh_soon()
+
+    @property
+    def followed(self) -> frozenset[str]:
+        return frozenset(self._followed)
 
     def unfollow(self, topics: Iterable[str]) -> None:
         self._followed.difference_update(topics)
@@ -136,7 +140,7 @@ class MetadataUpdater:
         refresh = self._next
         if refresh is None:
             refresh = self._next = _Refresh()
-            refresh.task = asyncio.ensure_future(self._run(refresh, self._current))
+            refresh.task = asyncio.create_task(self._run(refresh, self._current))
             self._refreshes.add(refresh.task)
             refresh.task.add_done_callback(self._ended)
         if topics is not None:

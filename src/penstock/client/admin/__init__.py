@@ -1,4 +1,4 @@
-"""Administration of a cluster: topics, partitions, settings, groups. `AsyncAdmin`, and `Admin`, which blocks."""
+"""Administration of a cluster: topics, settings, groups, transactions, ACLs. `AsyncAdmin`; `Admin` blocks."""
 
 from penstock.client.admin.admin import Admin, AsyncAdmin
 from penstock.client.admin.results import (
@@ -7,19 +7,39 @@ from penstock.client.admin.results import (
     ConfigResource,
     ConfigSynonym,
     CreatedTopic,
+    FencedProducer,
     GroupDescription,
     GroupListing,
     GroupMember,
     LogDirectory,
     OffsetResult,
+    OpenTransaction,
     PartitionDescription,
     PartitionLag,
     PartitionReassignment,
+    ProducerState,
     TopicDescription,
     TopicSpec,
+    TransactionDescription,
+    TransactionListing,
+)
+from penstock.client.admin.users import DEFAULT_ENTITY, Quota, QuotaEntity, UserDescription
+from penstock.security.acls import (
+    AclBinding,
+    AclEntry,
+    AclFilter,
+    Operation,
+    PatternType,
+    Permission,
+    ResourcePattern,
+    ResourceType,
 )
 
 __all__ = [
+    "AclBinding",
+    "AclEntry",
+    "AclFilter",
+    "DEFAULT_ENTITY",
     "Admin",
     "AsyncAdmin",
     "ClusterDescription",
@@ -27,14 +47,27 @@ __all__ = [
     "ConfigResource",
     "ConfigSynonym",
     "CreatedTopic",
+    "FencedProducer",
     "GroupDescription",
     "GroupListing",
     "GroupMember",
     "LogDirectory",
     "OffsetResult",
+    "OpenTransaction",
+    "Operation",
     "PartitionDescription",
     "PartitionLag",
     "PartitionReassignment",
+    "PatternType",
+    "Permission",
+    "ProducerState",
+    "Quota",
+    "QuotaEntity",
+    "ResourcePattern",
+    "ResourceType",
     "TopicDescription",
     "TopicSpec",
+    "TransactionDescription",
+    "TransactionListing",
+    "UserDescription",
 ]

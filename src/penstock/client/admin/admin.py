@@ -7,9 +7,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Self, TypeVar, Unpack
 
 from penstock.client.addresses import Addresses
+from penstock.client.admin.acls import AclCalls
 from penstock.client.admin.configs import ConfigCalls
 from penstock.client.admin.groups import GroupCalls
 from penstock.client.admin.topics import PartitionCalls, TopicCalls
+from penstock.client.admin.transactions import TransactionCalls
+from penstock.client.admin.users import UserCalls
 from penstock.client.background import Background, blocking
 from penstock.client.errors import ClosedError
 from penstock.client.settings import ClientOptions
@@ -17,7 +20,7 @@ from penstock.client.settings import ClientOptions
 T = TypeVar("T")
 
 
-class AsyncAdmin(TopicCalls, PartitionCalls, ConfigCalls, GroupCalls):
+class AsyncAdmin(TopicCalls, PartitionCalls, ConfigCalls, GroupCalls, TransactionCalls, UserCalls, AclCalls):
     """Administers a cluster.
 
         async with AsyncAdmin("localhost:9092") as admin:
@@ -119,3 +122,22 @@ class Admin:
     group_offsets = blocking(AsyncAdmin.group_offsets)
     set_group_offsets = blocking(AsyncAdmin.set_group_offsets)
     delete_group_offsets = blocking(AsyncAdmin.delete_group_offsets)
+
+    describe_users = blocking(AsyncAdmin.describe_users)
+    set_password = blocking(AsyncAdmin.set_password)
+    delete_user = blocking(AsyncAdmin.delete_user)
+    describe_quotas = blocking(AsyncAdmin.describe_quotas)
+    alter_quota = blocking(AsyncAdmin.alter_quota)
+
+    list_transactions = blocking(AsyncAdmin.list_transactions)
+    describe_transaction = blocking(AsyncAdmin.describe_transaction)
+    describe_transactions = blocking(AsyncAdmin.describe_transactions)
+    describe_producers = blocking(AsyncAdmin.describe_producers)
+    open_transactions = blocking(AsyncAdmin.open_transactions)
+    abort_transaction = blocking(AsyncAdmin.abort_transaction)
+    fence_producers = blocking(AsyncAdmin.fence_producers)
+    end_transaction = blocking(AsyncAdmin.end_transaction)
+
+    describe_acls = blocking(AsyncAdmin.describe_acls)
+    create_acls = blocking(AsyncAdmin.create_acls)
+    delete_acls = blocking(AsyncAdmin.delete_acls)

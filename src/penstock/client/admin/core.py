@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Self, TypeVar, Unpack
 
 from penstock.client.addresses import Addresses
-from penstock.client.cluster_client import ClusterClient
-from penstock.client.cluster_metadata import TopicPartition
+from penstock.client.cluster_client import ClusterClient, Kind
+from penstock.client.cluster_metadata import Node, TopicPartition
+from penstock.client.connection import Connection
 from penstock.client.errors import (
     BootstrapError,
     BrokerError,
@@ -107,6 +108,26 @@ class AdminCore:
         elif isinstance(failure, NotConnected):
             with contextlib.suppress(NotConnected, BootstrapError):  # the next attempt raises
                 await self.cluster.refresh()
+
+    async def _of_coordinator(
+        self, kind: Kind, key: str, what: str, timeout_ms: int | None, ask: Callable[[Connection, int], Awaitable[T]]
+    ) -> T:
+        """The answer of the coordinator of a group or a transactional id, wherever it is."""
+
+        async def tried(left_ms: int) -> T:
+            connection = await self.cluster.to_coordinator(kind, key)
+            try:
+                return await ask(connection, left_ms)
+            except PenstockError as error:
+                if error.retriable:
+                    self.cluster.forget_coordinator(kind, key)
+                raise
+
+        return await self._retried(what, timeout_ms, tried)
+
+    def _node_of(self, connection: Connection) -> Node | None:
+        nodes = self.cluster.view.nodes.values()
+        return next((node for node in nodes if f"{node.host}:{node.port}" == connection.node), None)
 
     async def _by_leader(
         self, what: str, partitions: Collection[TopicPartition], timeout_ms: int | None, ask: Ask[R]

@@ -54,6 +54,7 @@ _STATES_SINCE: Final = 4
 _BY_NAME: Final = 9  # from version 10 on, topics are named by id
 _MANY_GROUPS_SINCE: Final = 8
 _ALL_TOPICS_SINCE: Final = 2
+_GROUPS_AT_ONCE: Final = 200
 _FIRST_WITH_BATCHES: Final = 4
 _PARTITION_BYTES: Final = 64 * 1024
 _TOTAL_BYTES: Final = 16 * 1024 * 1024
@@ -149,10 +150,6 @@ class GroupCalls(ClusterCalls):
 
         return await self._of_group(f"describing group {group_id}", group_id, timeout_ms, ask)
 
-    def _node_of(self, connection: Connection) -> Node | None:
-        nodes = self.cluster.view.nodes.values()
-        return next((node for node in nodes if f"{node.host}:{node.port}" == connection.node), None)
-
     async def _with_lag(self, group: GroupDescription, timeout_ms: int | None) -> GroupDescription:
         committed = await self.group_offsets(group.group_id, timeout_ms=timeout_ms)
         owners = {item: member.member_id for member in group.members for item in member.assignment}
@@ -227,6 +224,38 @@ class GroupCalls(ClusterCalls):
 
         return await self._of_group(f"reading the offsets of group {group_id}", group_id, timeout_ms, ask)
 
+    async def offsets_of_groups(
+        self, groups: Iterable[GroupListing], *, timeout_ms: int | None = None
+    ) -> dict[str, dict[TopicPartition, OffsetAndMetadata] | PenstockError]:
+        """The committed offsets of many listed groups, a few hundred with each request to their coordinators.
+
+        One try: a group whose coordinator has moved since it was listed has an error. Brokers that take one group per
+        request are asked for each.
+        """
+        limit_ms = timeout_ms if timeout_ms is not None else self.cluster.request_timeout_ms
+        by_node: dict[int, list[str]] = {}
+        for listing in groups:
+            by_node.setdefault(listing.coordinator.id, []).append(listing.group_id)
+        found: dict[str, dict[TopicPartition, OffsetAndMetadata] | PenstockError] = {}
+
+        async def of_node(node_id: int, ids: list[str]) -> None:
+            try:
+                connection = await self.cluster.to(node_id)
+                version = connection.version_of(ApiKey.OFFSET_FETCH, at_most=_BY_NAME)
+                at_once = _GROUPS_AT_ONCE if version >= _MANY_GROUPS_SINCE else 1
+                for start in range(0, len(ids), at_once):
+                    part = ids[start : start + at_once]
+                    request = _offsets_fetch(part, version)
+                    answer = await connection.request(
+                        ApiKey.OFFSET_FETCH, request, version=version, timeout_ms=limit_ms
+                    )
+                    found.update(_offsets_by_group(part, answer, version))
+            except PenstockError as error:
+                found.update((each, error) for each in ids if each not in found)
+
+        await asyncio.gather(*(of_node(node_id, ids) for node_id, ids in by_node.items()))
+        return found
+
     async def _all_partitions(self, left_ms: int) -> list[TopicPartition]:
         answer = await ask_metadata(await self.cluster.to_any(), None, timeout_ms=left_ms)
         return [
@@ -293,16 +322,7 @@ class GroupCalls(ClusterCalls):
     async def _of_group(
         self, what: str, group_id: str, timeout_ms: int | None, ask: Callable[[Connection, int], Awaitable[T]]
     ) -> T:
-        async def tried(left_ms: int) -> T:
-            connection = await self.cluster.to_coordinator("group", group_id)
-            try:
-                return await ask(connection, left_ms)
-            except PenstockError as error:
-                if error.retriable:
-                    self.cluster.forget_coordinator("group", group_id)
-                raise
-
-        return await self._retried(what, timeout_ms, tried)
+        return await self._of_coordinator("group", group_id, what, timeout_ms, ask)
 
 
 def _of_newer(group: Any, node: Node | None) -> GroupDescription:
@@ -357,6 +377,31 @@ def _offset_fetch(group_id: str, partitions: list[TopicPartition] | None, versio
         return OffsetFetchRequest(groups=[group])
     older = [OffsetFetchRequestTopic(name=name, partition_indexes=each) for name, each in by_topic.items()]
     return OffsetFetchRequest(group_id=group_id, topics=None if partitions is None else older)
+
+
+def _offsets_fetch(group_ids: list[str], version: int) -> OffsetFetchRequest:
+    """All offsets of several groups; of one, before version 8."""
+    if version < _MANY_GROUPS_SINCE:
+        if version < _ALL_TOPICS_SINCE:
+            raise ConfigError("the broker does not list the offsets of groups")
+        return OffsetFetchRequest(group_id=group_ids[0], topics=None)
+    return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=each, topics=None) for each in group_ids])
+
+
+def _offsets_by_group(
+    group_ids: list[str], answer: Any, version: int
+) -> dict[str, dict[TopicPartition, OffsetAndMetadata] | PenstockError]:
+    answers = {each.group_id: each for each in answer.groups} if version >= _MANY_GROUPS_SINCE else {}
+    found: dict[str, dict[TopicPartition, OffsetAndMetadata] | PenstockError] = {}
+    for group_id in group_ids:
+        group = answers.get(group_id, answer)
+        try:
+            if group.error_code:
+                raise error_for(group.error_code, where=f"group {group_id}")
+            found[group_id] = _committed(group.topics, group_id)
+        except PenstockError as error:
+            found[group_id] = error
+    return found
 
 
 def _committed(topics: Iterable[Any], group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:

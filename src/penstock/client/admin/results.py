@@ -200,3 +200,63 @@ class GroupDescription(msgspec.Struct, frozen=True):
     def lag_seconds(self) -> float | None:
         """The largest lag of its partitions."""
         return max((item.lag_seconds for item in self.partitions if item.lag_seconds is not None), default=None)
+
+
+class TransactionListing(msgspec.Struct, frozen=True):
+    """`state` is Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort, PrepareEpochFence or
+    Dead."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+    coordinator: Node
+
+
+class TransactionDescription(msgspec.Struct, frozen=True):
+    transactional_id: str
+    state: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    start_time_ms: int | None
+    """When the current transaction began, or the last one; None if there was none."""
+    partitions: tuple[TopicPartition, ...]
+    """Partitions of the current transaction that have no marker yet."""
+    coordinator: Node | None
+
+
+class ProducerState(msgspec.Struct, frozen=True):
+    """What a partition knows of a producer that has written to it."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+    """Of its last record, in milliseconds since 1970; -1 without records."""
+    coordinator_epoch: int | None
+    """Of the last marker; None if there is none yet."""
+    transaction_start_offset: int | None
+    """Where its open transaction begins; None if none is open."""
+
+
+class OpenTransaction(msgspec.Struct, frozen=True):
+    """A transaction that is open in a partition: committed readers do not get past its first record."""
+
+    partition: TopicPartition
+    producer: ProducerState
+    start_offset: int
+    transactional_id: str | None
+    """None if no coordinator knows the producer."""
+    state: str | None
+    """The state that its coordinator has for the transactional id."""
+    start_time_ms: int | None
+    """When it began, by its coordinator; None if the coordinator does not have it as open."""
+    is_hanging: bool
+    """Whether no coordinator is going to complete it in this partition: it stays open until an operator aborts it."""
+
+
+class FencedProducer(msgspec.Struct, frozen=True):
+    """The id and epoch of a transactional id after fencing; producers with a lower epoch are rejected."""
+
+    producer_id: int
+    producer_epoch: int

@@ -53,7 +53,7 @@ from penstock.wire.schemas.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsTopics,
 )
-from penstock.wire.schemas.metadata import MetadataResponse
+from penstock.wire.schemas.metadata import MetadataResponse, MetadataResponseTopic
 from penstock.wire.types import NO_UUID
 
 Outcomes = dict[TopicPartition, PenstockError | None]
@@ -171,8 +171,11 @@ class TopicCalls(AdminCore):
                 return await ask_topic_partitions(await self.cluster.to_any(), wanted, left_ms)
 
             eligible = await self._retried("asking for eligible leaders", timeout_ms, ask)
+        nodes = {item.node_id: Node(item.node_id, item.host, item.port, item.rack) for item in answer.brokers}
         return {
-            topic.name: _described(answer, topic.name, eligible) for topic in answer.topics if topic.name is not None
+            topic.name: _described(nodes, topic, topic.name, eligible)
+            for topic in answer.topics
+            if topic.name is not None
         }
 
     async def create_partitions(
@@ -281,12 +284,13 @@ def _created(item: CreatableTopicResult, spec: TopicSpec, exist_ok: bool) -> Cre
 
 
 def _described(
-    answer: MetadataResponse, name: str, eligible: Mapping[TopicPartition, DescribeTopicPartitionsResponsePartition]
+    nodes: Mapping[int, Node],
+    topic: MetadataResponseTopic,
+    name: str,
+    eligible: Mapping[TopicPartition, DescribeTopicPartitionsResponsePartition],
 ) -> TopicDescription | PenstockError:
-    topic = next(item for item in answer.topics if item.name == name)
     if topic.error_code and topic.error_code != ErrorCode.LEADER_NOT_AVAILABLE:
         return error_for(topic.error_code, where=f"topic {name}")
-    nodes = {item.node_id: Node(item.node_id, item.host, item.port, item.rack) for item in answer.brokers}
     return TopicDescription(
         name,
         topic.topic_id if topic.topic_id != NO_UUID else None,

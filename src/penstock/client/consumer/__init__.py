@@ -1,4 +1,5 @@
-"""Consumers: `Consumer` and `AsyncConsumer` with or without a group, `MessageStreams`, `SimpleConsumer`.
+"""Consumers: `Consumer` and `AsyncConsumer` with or without a group, `MessageStreams`, `SimpleConsumer`, and
+`ZooKeeperConsumer` for groups of old consumers.
 
 Names are imported when they are first used.
 """
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from penstock.client.consumer.message_streams import MessageStreams
     from penstock.client.consumer.reader import RebalanceListener, RecordBatch
     from penstock.client.consumer.simple_consumer import SimpleConsumer
+    from penstock.client.consumer.zookeeper_consumer import ZooKeeperConsumer
     from penstock.client.errors import CommitFailed, LogTruncated, NoOffset, PositionOutOfRange, RecordUnreadable
     from penstock.records.kernel import ConsumerRecord
 
@@ -36,6 +38,7 @@ _HOMES = {
     "RecordUnreadable": "penstock.client.errors",
     "SimpleConsumer": "penstock.client.consumer.simple_consumer",
     "TopicPartition": "penstock.client.cluster_metadata",
+    "ZooKeeperConsumer": "penstock.client.consumer.zookeeper_consumer",
 }
 
 __all__ = [
@@ -55,6 +58,7 @@ __all__ = [
     "RecordUnreadable",
     "SimpleConsumer",
     "TopicPartition",
+    "ZooKeeperConsumer",
 ]
 
 

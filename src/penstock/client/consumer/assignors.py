@@ -302,7 +302,7 @@ class StickyAssignor:
         return {member: sorted(share) for member, share in kept.items()}
 
     def kept(self, members: list[GroupMember], existing: frozenset[TopicPartition]) -> Shares:
-        """What each member owned and may keep."""
+        """The partitions that each member owned and may keep."""
         claims: dict[TopicPartition, tuple[int, str | None]] = {}
         for member in members:
             owned, generation = self.claim(member)

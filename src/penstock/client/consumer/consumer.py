@@ -29,7 +29,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
 from penstock.client.addresses import Addresses
-from penstock.client.background import Background, blocking
+from penstock.client.background import Background, blocking, run_here
 from penstock.client.cluster_metadata import OffsetAndTimestamp, TopicPartition
 from penstock.client.consumer.coordinator import OnCommit
 from penstock.client.consumer.core import ConsumerCore, Pattern, SubscriptionRequest, assignment_request
@@ -53,12 +53,14 @@ from penstock.client.consumer.reader import (
     unassigned,
 )
 from penstock.client.consumer.settings import ConsumerOptions, ConsumerSettings
-from penstock.client.errors import ClosedError, ConfigError, PenstockError
+from penstock.client.errors import ClosedError, CommitFailed, ConfigError, PenstockError
 from penstock.client.fetch_state import EARLIEST, LATEST
 from penstock.client.offset_stores.base import OffsetAndMetadata
 from penstock.client.serializers.base import AnyDecoder, decoder_from
 from penstock.client.settings import Metrics, settings_from
+from penstock.client.transactions import GroupMetadata
 from penstock.records.kernel import ConsumerRecord
+from penstock.wire.protocol import ErrorCode
 
 T = TypeVar("T")
 
@@ -70,11 +72,12 @@ _CLEANUP_S = 1.0
 
 
 class ConsumerState(Generic[K, V]):
-    """What both consumers can say without asking anybody."""
+    """The state that both consumers know without a request."""
 
     _settings: ConsumerSettings
     _core: ConsumerCore
     _callbacks: RebalanceCallbacks
+    _reader: Reader[K, V]
 
     def subscription(self) -> frozenset[str]:
         """The topics that the subscription currently matches."""
@@ -93,6 +96,36 @@ class ConsumerState(Generic[K, V]):
     def generation(self) -> int:
         """The generation of the group, -1 outside of one: use it to fence offsets in a store of your own."""
         return self._core.commits.committer.generation
+
+    def group_metadata(self) -> GroupMetadata:
+        """Group, generation and member, for `Producer.send_offsets_to_transaction`.
+
+        Raises CommitFailed while this consumer is not a member of its group, and ConfigError if it has none or commits
+        by itself: it would commit what an aborted transaction has read.
+        """
+        group_id, committer = self._settings.group_id, self._core.commits.committer
+        if group_id is None:
+            raise ConfigError("the consumer has no group", hint="Give it a group_id")
+        if self._settings.commits_by_itself:
+            raise ConfigError(
+                "enable_auto_commit is on, so the consumer would commit offsets outside of transactions",
+                hint="Create it with exactly_once=True, or enable_auto_commit=False",
+            )
+        if self._core.commits.membership is not None and committer.generation < 0:
+            # Without a generation the offsets would be accepted while the group is empty.
+            raise CommitFailed(group_id, "this consumer is not a member of the group now", ErrorCode.UNKNOWN_MEMBER_ID)
+        return GroupMetadata(group_id, *committer)
+
+    def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What `commit()` would commit: the offsets after everything that was handed out and not committed."""
+        return self._reader.offsets_of(None)
+
+    @property
+    def is_exactly_once(self) -> bool:
+        """Whether it reads committed records only, in a group, and leaves commits to the application."""
+        settings = self._settings
+        is_committed = settings.isolation_level == "read_committed"
+        return settings.group_id is not None and is_committed and not settings.enable_auto_commit
 
     def paused(self) -> frozenset[TopicPartition]:
         """The partitions that are paused."""
@@ -140,7 +173,7 @@ class ConsumerCalls(ConsumerState[K, V]):
         self._core = core
         self._settings = core.settings
         self._callbacks = RebalanceCallbacks()
-        self._reader: Reader[K, V] = Reader(core, decoder_from(key, "key"), decoder_from(value, "value"))
+        self._reader = Reader(core, decoder_from(key, "key"), decoder_from(value, "value"))
         self._cursor = self._reader.cursor
         self._queue = core.queue
         self._queue.wake = wake
@@ -371,6 +404,17 @@ class ConsumerCalls(ConsumerState[K, V]):
         meant = partitions_meant(what, self._core.assignment) if what else list(self._core.assignment)
         await self._on_loop(self._core.seek_to(meant, time_ms))
 
+    async def rewind(self) -> None:
+        """Continue at the committed offsets: everything handed out since is handed out again.
+
+        For use after a transaction that was aborted. A partition without a committed offset continues where this
+        consumer began to read it, or last sought. It asks for the offsets in the background, and waits while a
+        transaction is about to decide on them.
+        """
+        self._check_open()
+        self._reader.came_back()
+        await self._on_loop(self._core.rewind())
+
     async def position(
         self, partition: tuple[str, int], *, timeout_ms: float | None = None, timeout: float | None = None
     ) -> int:
@@ -464,7 +508,7 @@ class ConsumerCalls(ConsumerState[K, V]):
         for function in self._callbacks.of(callback):
             try:
                 await self._call(function, sorted(callback.partitions))
-            except Exception:  # noqa: BLE001 - closing goes on whatever the application's function does
+            except Exception:  # noqa: BLE001 - closing continues whatever the application's function does
                 _log.exception("a revoke callback failed")
 
     def _deadline(self, timeout_ms: float | None) -> float | None:
@@ -482,17 +526,6 @@ class ConsumerCalls(ConsumerState[K, V]):
 
 
 # --------------------------------------------------------------------------------------------------- blocking
-
-
-def run_here(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine whose primitives block, so that it never suspends."""
-    try:
-        coroutine.send(None)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-    coroutine.close()
-    raise RuntimeError("a blocking call was suspended")
 
 
 class _BlockingCalls(ConsumerCalls[K, V]):
@@ -600,7 +633,7 @@ class Consumer(ConsumerState[K, V]):
         try:
             self._core = ConsumerCore(bootstrap_servers, self._settings, post=self._background.call)
             self._async: _BlockingCalls[K, V] = _BlockingCalls(self._core, self._background, key, value)
-            self._callbacks = self._async._callbacks
+            self._callbacks, self._reader = self._async._callbacks, self._async._reader
             self._background.run(self._core.open(subscription))
         except BaseException:
             self._background.release()
@@ -677,6 +710,7 @@ class Consumer(ConsumerState[K, V]):
     seek_to_beginning = blocking(ConsumerCalls[Any, Any].seek_to_beginning)
     seek_to_end = blocking(ConsumerCalls[Any, Any].seek_to_end)
     seek_to_time = blocking(ConsumerCalls[Any, Any].seek_to_time)
+    rewind = blocking(ConsumerCalls[Any, Any].rewind)
     position = blocking(ConsumerCalls[Any, Any].position)
     committed = blocking(ConsumerCalls[Any, Any].committed)
     lag = blocking(ConsumerCalls[Any, Any].lag)

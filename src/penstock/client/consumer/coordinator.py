@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from penstock.client.cluster_client import ClusterClient
@@ -66,7 +66,7 @@ from penstock.wire.schemas.sync_group import SyncGroupRequest, SyncGroupRequestA
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 OnCommit = Callable[[Offsets, BaseException | None], object]
-RunCallback = Callable[[Revoke | Assign], Awaitable[None]]
+RunCallback = Callable[[Revoke | Assign], Coroutine[Any, Any, None]]
 
 _log = logging.getLogger(__name__)
 _GONE: Final = frozenset(
@@ -280,7 +280,7 @@ class ConsumerCoordinator:
         membership.synced(code, self._clock.monotonic_ms(), share.partitions)
 
     async def _assignments(self) -> list[SyncGroupRequestAssignment]:
-        """As the group's leader: the assignment of every member."""
+        """The assignment of every member, computed by the group's leader."""
         assignor = next((one for one in self._settings.assignors if one.name == self._protocol), None)
         if assignor is None:
             raise GroupError(
@@ -311,7 +311,7 @@ class ConsumerCoordinator:
 
     async def _perform(self, step: Revoke | Assign) -> None:
         """Have the application run its callbacks, and send heartbeats meanwhile."""
-        callback = asyncio.ensure_future(self._run_callback(step))
+        callback = asyncio.create_task(self._run_callback(step))
         try:
             while not callback.done():
                 await asyncio.wait({callback}, timeout=self._settings.heartbeat_interval_ms / 1000)
@@ -536,7 +536,7 @@ class Commits:
                 raise
             raise TimedOut(
                 f"the offsets of group {group_id} were not committed within {timeout_ms:.0f} ms",
-                hint="They may be committed nevertheless. Check that the brokers are up",
+                hint="They may still have been committed. Check that the brokers are up",
             ) from None
         except GroupError as error:
             if error.code not in _GONE:
@@ -564,7 +564,7 @@ class Commits:
             self._tasks.discard(task)
             self._queue.leave(pending)
 
-        task = asyncio.ensure_future(self._commit_quietly(pending, done))
+        task = asyncio.create_task(self._commit_quietly(pending, done))
         self._tasks.add(task)
         task.add_done_callback(over)
 

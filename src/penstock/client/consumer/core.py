@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
 from penstock.client.addresses import Addresses
@@ -28,6 +28,7 @@ from penstock.client.errors import ClosedError, ConfigError, NoOffset, PenstockE
 from penstock.client.fetch_state import (
     EARLIEST,
     LATEST,
+    NO_OFFSET,
     Budget,
     FetchState,
     PartitionState,
@@ -242,8 +243,8 @@ class ConsumerCore:
         worker.close()
         self.commits.membership = None
 
-    def _spawn(self, work: Awaitable[Any]) -> None:
-        task = asyncio.ensure_future(work)
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -307,7 +308,7 @@ class ConsumerCore:
             on_failure=self.queue.fail,
             on_loss=self._lost_membership,
         )
-        self._working = asyncio.ensure_future(self._worker.run())
+        self._working = asyncio.create_task(self._worker.run())
 
     def _topics(self) -> frozenset[str]:
         view = self.cluster.view
@@ -378,6 +379,43 @@ class ConsumerCore:
         finally:
             self._callback = None
 
+    async def own(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read exactly these from now on, as decided elsewhere. New ones begin at their committed offsets."""
+        self._check_open()
+        wanted = frozenset(partitions)
+        added = wanted - self.assignment.keys()
+        self.subscription = SubscriptionRequest(partitions=wanted)
+        self.cluster.follow({partition.topic for partition in wanted})
+        states = self._set_assignment(wanted)
+        self._rebalances += 1
+        if added:
+            self.queue.post(RebalanceCallback("assign", added, states, lambda: None))
+        self.pump()
+
+    async def disown(self, partitions: Iterable[TopicPartition], *, patience_s: float, lost: bool = False) -> None:
+        """Stop reading these, as decided elsewhere. The application runs its callbacks and commits, or loses them when
+        it has not come back after `patience_s`; what it had processed before is committed then.
+        """
+        states = [self.assignment[partition] for partition in partitions if partition in self.assignment]
+        if not states or self.closed:
+            return
+        gone = frozenset(state.partition for state in states)
+        done = asyncio.Event()
+        callback = RebalanceCallback("lose" if lost else "revoke", gone, states, lambda: self._post(done.set))
+        self.queue.post(callback)
+        try:
+            async with asyncio.timeout(patience_s):
+                await done.wait()
+        except TimeoutError:
+            callback.kind = "lose"
+            if not lost and self.settings.commits_by_itself:
+                with contextlib.suppress(PenstockError):
+                    await self.commits.commit(self.commits.consumed(states), max(1.0, patience_s * 1000))
+        kept = frozenset(self.assignment.keys() - gone)
+        self.subscription = SubscriptionRequest(partitions=kept)
+        self._set_assignment(kept)
+        self.pump()
+
     def _lost_membership(self) -> None:
         """The membership is lost: a pending revocation becomes a loss."""
         if self._callback is not None and self._callback.kind == "revoke":
@@ -386,7 +424,7 @@ class ConsumerCore:
 
     def end_soon(self) -> None:
         """Close a consumer that was garbage-collected without being closed."""
-        self._forgotten = asyncio.ensure_future(self.close())
+        self._forgotten = asyncio.create_task(self.close())
 
     async def partitions_of(self, topic: str) -> frozenset[int]:
         self._check_open()
@@ -406,7 +444,9 @@ class ConsumerCore:
         """Counters and current values; may be called from any thread."""
         fetcher, commits = self._fetcher, self.commits
         states = list(self.assignment.values())
-        lags = [max(state.high_watermark - state.position, 0) for state in states if state.high_watermark >= 0]
+        is_committed = self.settings.isolation_level == "read_committed"
+        ends = [(state.last_stable_offset if is_committed else state.high_watermark, state) for state in states]
+        lags = [max(end - state.position, 0) for end, state in ends if end >= 0]
         return {
             "records_fetched": fetcher.records_fetched,
             "bytes_fetched": fetcher.bytes_fetched,
@@ -440,7 +480,7 @@ class ConsumerCore:
         self._fetcher.pump(now_ms)
         waiting = self._resolver.waiting(self.assignment, now_ms)
         if waiting and (self._resolving is None or self._resolving.done()):
-            self._resolving = asyncio.ensure_future(self._resolve(waiting))
+            self._resolving = asyncio.create_task(self._resolve(waiting))
         self._set_timer(now_ms)
         self._changed.set()
         self._changed = asyncio.Event()
@@ -530,15 +570,26 @@ class ConsumerCore:
             offset, epoch = target[:2] if isinstance(target, OffsetAndMetadata) else (target, -1)
             if not is_offset(offset):
                 raise ConfigError(f"{offset!r} is not an offset of {partition}", hint="Give a number, 0 or more")
-            self.state_of(partition).seek(offset, epoch)
+            state = self.state_of(partition)
+            state.seek(offset, epoch)
+            state.start = offset
         self._moved(offsets)
 
     async def seek_to(self, partitions: Iterable[TopicPartition], time_ms: int) -> None:
         self._check_open()
         chosen = list(partitions)
         for partition in chosen:
-            self.state_of(partition).seek_to(time_ms)
+            state = self.state_of(partition)
+            state.seek_to(time_ms)
+            state.start = NO_OFFSET
         self._moved(chosen)
+
+    async def rewind(self) -> None:
+        """Look the committed offsets of all partitions up again, and continue there."""
+        self._check_open()
+        for state in self.assignment.values():
+            state.rewind()
+        self._moved(list(self.assignment))
 
     def _moved(self, partitions: Iterable[TopicPartition]) -> None:
         self.queue.sought(partitions)
@@ -646,6 +697,8 @@ class PositionResolver:
             reset_to = start_of(self._settings.auto_offset_reset)
             if stored is not None and stored.offset >= 0:
                 state.seek(stored.offset, stored.leader_epoch)
+            elif state.start >= 0:
+                state.seek(state.start)
             elif reset_to is not None:
                 state.seek_to(reset_to)
             else:

@@ -361,7 +361,7 @@ class Fetcher:
         now_ms = self._clock.monotonic_ms()
         code = error_code(data.error_code)
         if self._preferred.ended(state.partition, node_id, now_ms):
-            # A follower may lag, or follow no more. Only the leader's word counts, and it is asked at once.
+            # A follower may lag, or may have left the replicas. Only the leader knows, and it is asked at once.
             _log.info(
                 "reading from the leader again: partition=%s broker=%d error=%s", state.partition, node_id, code.name
             )
@@ -427,7 +427,7 @@ def _no_listener() -> None:
 
 
 class ApplicationQueue:
-    """From the loop that fetches to the application that reads."""
+    """The queue of fetched chunks, from the event loop to the thread of the application."""
 
     def __init__(self, budget: Budget, *, on_room: Callable[[], object] = _no_listener) -> None:
         self.attention = False

@@ -5,7 +5,7 @@
 
 A member joins, syncs (the leader distributes the shares) and sends heartbeats until the coordinator announces a
 rebalance. Eager members give back everything before they join; cooperative members join with what they have, give
-back what the new share lacks, and join once more. A member that the coordinator no longer knows has lost its
+back what the new share lacks, and join again. A member that the coordinator no longer knows has lost its
 partitions and commits nothing. Partitions go only by a `Revoke` step and come only by an `Assign` step. A consumer
 that does not poll for `max_poll_interval_ms` leaves the group until its next poll.
 """

@@ -10,7 +10,7 @@ hand.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Generic, Self, Unpack, overload
 
@@ -42,6 +42,7 @@ class MessageStream(Generic[K, V]):
 class MessageStreams(Generic[K, V]):
     """`streams` iterators over topics given by name, or by `pattern` and `exclude`.
 
+    `streams` may be a number for each topic: stream n then reads the topics that have more than n.
     `timeout_ms` ends an iteration that waits longer than that for a record; None waits on.
     """
 
@@ -49,7 +50,7 @@ class MessageStreams(Generic[K, V]):
     def __init__(
         self: MessageStreams[bytes, bytes],
         *topics: str,
-        streams: int = ...,
+        streams: int | Mapping[str, int] = ...,
         timeout_ms: int | None = ...,
         bootstrap_servers: Addresses = ...,
         pattern: Pattern | None = ...,
@@ -61,7 +62,7 @@ class MessageStreams(Generic[K, V]):
     def __init__(
         self: MessageStreams[bytes, V],
         *topics: str,
-        streams: int = ...,
+        streams: int | Mapping[str, int] = ...,
         timeout_ms: int | None = ...,
         bootstrap_servers: Addresses = ...,
         pattern: Pattern | None = ...,
@@ -74,7 +75,7 @@ class MessageStreams(Generic[K, V]):
     def __init__(
         self,
         *topics: str,
-        streams: int = ...,
+        streams: int | Mapping[str, int] = ...,
         timeout_ms: int | None = ...,
         bootstrap_servers: Addresses = ...,
         pattern: Pattern | None = ...,
@@ -87,7 +88,7 @@ class MessageStreams(Generic[K, V]):
     def __init__(
         self,
         *topics: str,
-        streams: int = 1,
+        streams: int | Mapping[str, int] = 1,
         timeout_ms: int | None = None,
         bootstrap_servers: Addresses = "127.0.0.1:9092",
         pattern: Pattern | None = None,
@@ -99,17 +100,17 @@ class MessageStreams(Generic[K, V]):
         """The other options are those of `Consumer`; `group_id` is required."""
         if not options.get("group_id"):
             raise ConfigError("MessageStreams needs a group_id", hint="The streams share the partitions of a group")
-        if streams < 1:
-            raise ConfigError(f"streams is {streams}; it must be 1 or more")
+        has_filter = pattern is not None or exclude is not None
+        by_stream = _topics_by_stream(topics, streams, has_filter=has_filter)
         instance = options.get("group_instance_id")
         options["consumer_timeout_ms"] = timeout_ms
         self._streams: list[MessageStream[K, V]] = []
         try:
-            for number in range(streams):
+            for number, names in enumerate(by_stream):
                 if instance is not None:
                     options["group_instance_id"] = f"{instance}-{number}"
                 consumer: Consumer[K, V] = Consumer(
-                    *topics,
+                    *names,
                     bootstrap_servers=bootstrap_servers,
                     pattern=pattern,
                     exclude=exclude,
@@ -148,3 +149,20 @@ class MessageStreams(Generic[K, V]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close(autocommit=kind is None)
+
+
+def _topics_by_stream(
+    topics: Sequence[str], streams: int | Mapping[str, int], *, has_filter: bool
+) -> list[Sequence[str]]:
+    """The topics that each stream subscribes to by name; raises ConfigError."""
+    counts = streams.values() if isinstance(streams, Mapping) else [streams]
+    for count in counts:
+        if count < 1:
+            raise ConfigError(f"streams is {count}; it must be 1 or more")
+    if not isinstance(streams, Mapping):
+        return [topics] * streams
+    if topics or has_filter:
+        raise ConfigError("streams names the topics already", hint="Give topics, a filter, or streams by topic")
+    if not streams:
+        raise ConfigError("streams names no topic")
+    return [[topic for topic, count in streams.items() if count > number] for number in range(max(counts))]

@@ -20,7 +20,7 @@ from penstock.client.consumer.fetcher import RebalanceCallback
 from penstock.client.errors import ConfigError, DeserializationError, MissingDependency, RecordUnreadable, TimedOut
 from penstock.client.fetch_state import Chunk, PartitionState, is_offset
 from penstock.client.offset_stores.base import OffsetAndMetadata
-from penstock.client.serializers.base import Decoder
+from penstock.client.serializers.base import Decoder, HeaderDecoder
 from penstock.records import (
     DEFAULT_DECOMPRESSED_LIMIT,
     BatchHeader,
@@ -71,12 +71,35 @@ class Decoders(Generic[K, V]):
         self._value = value
         self._bound: dict[str, tuple[Decode | None, Decode | None]] = {}
         self.on_error = on_error
+        self.read_headers = isinstance(key, HeaderDecoder) or isinstance(value, HeaderDecoder)
+        """Whether a decoder looks at headers. The kernel decodes without them, so these records take a longer way."""
 
     def of(self, topic: str) -> tuple[Decode | None, Decode | None]:
         bound = self._bound.get(topic)
         if bound is None:
             bound = self._bound[topic] = _bind(self._key, topic), _bind(self._value, topic)
         return bound
+
+    def decoded(self, record: ConsumerRecord[bytes | None, bytes | None]) -> ConsumerRecord[K, V]:
+        """A record with its key and value decoded, headers in view. DeserializationError."""
+        key = self._with_headers(self._key, "key", record, record.key)
+        value = self._with_headers(self._value, "value", record, record.value)
+        return ConsumerRecord(
+            record.topic, record.partition, record.offset, record.timestamp, record.timestamp_type,
+            key, value, record.headers, record.leader_epoch,
+        )  # fmt: skip
+
+    def _with_headers(
+        self, decoder: Decoder[Any] | None, field: str, record: ConsumerRecord[Any, Any], data: bytes | None
+    ) -> Any:
+        if data is None or decoder is None:
+            return data
+        try:
+            if isinstance(decoder, HeaderDecoder):
+                return decoder.decode_with_headers(record.topic, data, record.headers)
+            return decoder.decode(record.topic, data)
+        except Exception as cause:  # whatever it is, it is the cause
+            raise _decode_error(field, record.topic, record.partition, record.offset, data, cause) from cause
 
 
 def _bind(decoder: Decoder[object] | None, topic: str) -> Decode | None:
@@ -91,9 +114,16 @@ def decode(
 ) -> tuple[list[ConsumerRecord[K, V]], DeserializationError | None]:
     """The records of a batch from an offset on, up to the first that cannot be decoded, and its error."""
     topic, partition = chunk.state.partition
-    key, value = decoders.of(topic)
+    key, value = decoders.of(topic) if not decoders.read_headers else (None, None)
     try:
         plain, start, end = payload_of(chunk.buffer, header, DEFAULT_DECOMPRESSED_LIMIT)
+        if decoders.read_headers:
+            return _decoded_one_by_one(
+                decode_consumer_records(
+                    chunk.buffer, header, plain, start, end, topic, partition, from_offset, None, None
+                ),
+                decoders,
+            )
         return decode_consumer_records(
             chunk.buffer, header, plain, start, end, topic, partition, from_offset, key, value
         ), None
@@ -101,6 +131,18 @@ def decode(
         return failed.records, _undecodable(failed, topic, partition)
     except RecordError as damage:
         raise unreadable(chunk, header, damage) from damage
+
+
+def _decoded_one_by_one(
+    records: list[ConsumerRecord[Any, Any]], decoders: Decoders[K, V]
+) -> tuple[list[ConsumerRecord[K, V]], DeserializationError | None]:
+    found: list[ConsumerRecord[K, V]] = []
+    for record in records:
+        try:
+            found.append(decoders.decoded(record))
+        except DeserializationError as failure:
+            return found, failure
+    return found, None
 
 
 def records_of(piece: Slice, decoders: Decoders[K, V]) -> list[ConsumerRecord[K, V]]:
@@ -132,14 +174,20 @@ def unreadable(chunk: Chunk, header: BatchHeader, damage: RecordError) -> Record
 
 def _undecodable(failed: DecodeFailed, topic: str, partition: int) -> DeserializationError:
     cause = failed.__cause__ or failed
+    return _decode_error(failed.field, topic, partition, failed.offset, failed.data, cause)
+
+
+def _decode_error(
+    field: str, topic: str, partition: int, offset: int, data: bytes | None, cause: BaseException
+) -> DeserializationError:
     error = DeserializationError(
-        f"the {failed.field} of {topic}-{partition} at offset {failed.offset} cannot be decoded: {cause}",
+        f"the {field} of {topic}-{partition} at offset {offset} cannot be decoded: {cause}",
         topic=topic,
         partition=partition,
-        offset=failed.offset,
-        field=failed.field,
-        data=failed.data,
-        hint=f'Seek to {failed.offset + 1} to continue after it, or set on_decode_error="skip"',
+        offset=offset,
+        field=field,
+        data=data,
+        hint=f'Seek to {offset + 1} to continue after it, or set on_decode_error="skip"',
     )
     error.__cause__ = cause
     return error

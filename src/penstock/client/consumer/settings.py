@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from penstock.client.consumer.assignors import Assignor, assignors_from
 from penstock.client.errors import ConfigError, DeserializationError
@@ -25,6 +25,7 @@ class ConsumerOptions(ClientOptions, total=False):
     enable_auto_commit: bool
     auto_commit_interval_ms: int
     isolation_level: IsolationLevel
+    exactly_once: bool
     partition_assignment_strategy: str | Assignor | Sequence[str | Assignor]
     session_timeout_ms: int
     heartbeat_interval_ms: int
@@ -51,7 +52,9 @@ class ConsumerSettings(ClientSettings):
     """The options with their defaults.
 
     `heartbeat_interval_ms` 0 means a fifteenth of the session, at most three seconds. `buffer_memory` bounds what is
-    fetched ahead. `consumer_timeout_ms` ends an iteration that waits longer than that for a record; None waits on.
+    fetched ahead. `exactly_once` means isolation_level="read_committed" and enable_auto_commit=False: offsets are
+    committed by the transactions of a producer. `consumer_timeout_ms` ends an iteration that waits longer than that
+    for a record; None waits on.
     """
 
     group_id: str | None = None
@@ -62,6 +65,7 @@ class ConsumerSettings(ClientSettings):
     isolation_level: IsolationLevel = field(
         default="read_uncommitted", metadata=one_of("read_uncommitted", "read_committed")
     )
+    exactly_once: bool = False
     partition_assignment_strategy: str | Assignor | Sequence[str | Assignor] = ("range",)
     session_timeout_ms: int = field(default=45_000, metadata=at_least(1))
     heartbeat_interval_ms: int = 0
@@ -89,6 +93,13 @@ class ConsumerSettings(ClientSettings):
             raise ConfigError("group_id is empty", hint="Name the group, or leave group_id out to read without one")
         if self.group_instance_id is not None and self.group_id is None:
             raise ConfigError("group_instance_id is given without group_id", hint="A static member needs a group")
+        if self.exactly_once:
+            if self.group_id is None:
+                raise ConfigError(
+                    "exactly_once is given without group_id", hint="Transactions commit offsets of a group"
+                )
+            object.__setattr__(self, "isolation_level", "read_committed")
+            object.__setattr__(self, "enable_auto_commit", False)
         object.__setattr__(self, "assignors", self._assignors())
         if not self.heartbeat_interval_ms:
             object.__setattr__(self, "heartbeat_interval_ms", max(1, min(3_000, self.session_timeout_ms // 15)))
@@ -98,6 +109,15 @@ class ConsumerSettings(ClientSettings):
                 f"{self.session_timeout_ms}",
                 hint="A third of the session or less leaves room for a lost heartbeat",
             )
+
+    @classmethod
+    def check_given(cls, options: Mapping[str, Any]) -> None:
+        if options.get("exactly_once") is not True:
+            return
+        if options.get("enable_auto_commit") is True:
+            raise ConfigError("exactly_once and enable_auto_commit contradict each other", hint="Leave one of them out")
+        if options.get("isolation_level") == "read_uncommitted":
+            raise ConfigError("exactly_once needs isolation_level read_committed", hint="Leave isolation_level out")
 
     def _assignors(self) -> tuple[Assignor, ...]:
         strategies = self.partition_assignment_strategy

@@ -23,12 +23,16 @@ from penstock.client.offset_stores.base import (
 
 
 class ZooKeeperOffsetStore:
-    """Offsets under /consumers in ZooKeeper; `hosts` is like "zk1:2181,zk2:2181/chroot"."""
+    """Offsets under /consumers in ZooKeeper; `hosts` is like "zk1:2181,zk2:2181/chroot".
 
-    def __init__(self, hosts: str, *, timeout_ms: int = 10_000) -> None:
+    `client` is a started KazooClient to use instead of an own one; it is not closed.
+    """
+
+    def __init__(self, hosts: str, *, timeout_ms: int = 10_000, client: Any = None) -> None:
         self.hosts = hosts
         self._timeout_s = timeout_ms / 1000
-        self._client: Any = None
+        self._client: Any = client
+        self._is_shared = client is not None
         self._lock = threading.Lock()
 
     async def load(self, group: str, partitions: Iterable[P]) -> dict[P, OffsetAndMetadata]:
@@ -109,7 +113,7 @@ class ZooKeeperOffsetStore:
     def _close(self) -> None:
         with self._lock:
             client, self._client = self._client, None
-        if client is not None:
+        if client is not None and not self._is_shared:
             client.stop()
             client.close()
 

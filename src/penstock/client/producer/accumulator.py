@@ -6,7 +6,7 @@ when a request has room for it, so it can grow until then.
 
 Order: the batches of a partition are stored in the order in which they were opened, or not at all. A batch that comes
 back is sent before new ones, and alone; without sequence numbers order holds only with one request in flight. After a
-gap nothing new is sent until everything in flight is answered; batches of unknown fate are sent once more under their
+gap nothing new is sent until everything in flight is answered; batches of unknown fate are sent again under their
 old numbers first.
 
 Memory: an open batch reserves what it may grow to, at most an even share of half the budget (the tenth batch of 64
@@ -34,6 +34,7 @@ from penstock.client.producer.producer_batch import (
     ProducerId,
 )
 from penstock.client.producer.settings import ProducerSettings
+from penstock.client.producer.transaction_state import TransactionState
 from penstock.client.settings import Metrics
 from penstock.records.kernel import BatchBuilder, Moment, TopicLanes, murmur2
 from penstock.records.types import HEADER_SIZE
@@ -84,6 +85,8 @@ class Accumulator:
         self.settings = settings
         self._on_closed = on_closed
         self.is_numbering = is_numbering
+        self.transaction: TransactionState | None = None
+        """Decides which partitions may be sent, for a transactional producer."""
         self.driver: Driver | None = None
         self.usage = Usage()
         self.topics: dict[str, TopicQueues] = {}
@@ -274,6 +277,8 @@ class Accumulator:
             if node < 0:
                 plan.leaderless.add(queue.topic)
                 continue
+            if not self._is_admitted(queue):
+                continue
             slots = by_node.get(node)
             if slots is None:
                 slots = by_node[node] = NodeSlots(node, routes.slots_of(node))
@@ -292,6 +297,12 @@ class Accumulator:
                 plan.needs_producer_id = True
         self.counters.requests_sent += len(plan.requests)
         return plan
+
+    def _is_admitted(self, queue: PartitionQueue) -> bool:
+        """Whether the transaction, if there is one, lets the partition send; one that has nothing to send may."""
+        if self.transaction is None or not (queue.waiting or (queue.open is not None and queue.open.is_due)):
+            return True
+        return self.transaction.admits(queue.topic, queue.partition)
 
     def _plan_partition(
         self, queue: PartitionQueue, now_ms: float, slots: NodeSlots, producer: ProducerId | None, plan: Plan
@@ -335,6 +346,8 @@ class Accumulator:
         if queue.open is not batch or has_others or not queue.may_take_more(now_ms, self.settings.max_in_flight):
             return False
         if self.is_numbering and producer is None and queue.sequences.owner is None:
+            return False
+        if self.transaction is not None and not self.transaction.admits(queue.topic, queue.partition):
             return False
         self.close_open(queue)
         if queue.next_to_send(now_ms, self.settings.max_in_flight, producer, is_numbering=self.is_numbering) is batch:
@@ -423,6 +436,15 @@ class Accumulator:
             if batch.is_numbered:
                 batch.queue.sequences.mark_gap()
             taken.append(batch)
+        return taken
+
+    def take_unsent(self) -> list[ProducerBatch]:
+        """Remove and return all batches that are not in flight: their transaction is aborted."""
+        taken = [batch for batch in self.undone() if batch not in batch.queue.in_flight]
+        for batch in taken:
+            if batch.queue.open is batch:
+                self.close_open(batch.queue)
+            batch.queue.forget(batch)
         return taken
 
     def take_all(self) -> Iterable[ProducerBatch]:

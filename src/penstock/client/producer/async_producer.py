@@ -14,15 +14,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable
+from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, Unpack
 
 from penstock.client.addresses import Addresses
 from penstock.client.cluster_client import ClusterClient
 from penstock.client.errors import BufferFull, ClosedError, PenstockError, TimedOut
 from penstock.client.producer.accumulator import Blocked, record_size
-from penstock.client.producer.bulk import BulkJob, ColumnsJob, ProducerRecord, values_job
+from penstock.client.producer.bulk import ColumnsJob, ProducerRecord
 from penstock.client.producer.core import (
     INTERRUPTED_CLOSE_S,
     NO_HEADERS,
@@ -31,39 +32,35 @@ from penstock.client.producer.core import (
     ProducerCore,
     plain_bytes,
 )
-from penstock.client.producer.delivery import BulkDelivery, BulkMetadata, Delivery
-from penstock.client.producer.interceptors import Headers
+from penstock.client.producer.delivery import BulkMetadata, Delivery
+from penstock.client.producer.producer import ProducerCalls, Record
 from penstock.client.producer.producer_batch import Completion, OnDelivery, RecordMetadata
 from penstock.client.producer.settings import K, ProducerOptions, ProducerSettings, V
+from penstock.client.producer.transaction_manager import (
+    check_consumer,
+)
 from penstock.client.serializers.base import AnyEncoder, encoder_from
-from penstock.client.settings import Metrics, settings_from
+from penstock.client.settings import settings_from
 
 if TYPE_CHECKING:
     import pyarrow
 
+    from penstock.client.consumer.async_consumer import AsyncConsumer
+
+T = TypeVar("T")
+
 _time_ns = time.time_ns
-
-
-class _Record(NamedTuple):
-    """A serialized record: the arguments of `ProducerCore.append`."""
-
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
-    partition: int | None
-    timestamp_ms: int | None
-    on_delivery: OnDelivery | None
 
 
 class _Parked(NamedTuple):
     """A record whose topic is being looked up. Its callback is in the completion."""
 
     completion: Completion
-    record: _Record
+    record: Record
     size: int
 
 
-class AsyncProducer(Generic[K, V]):
+class AsyncProducer(ProducerCalls[K, V]):
     """Sends records from one event loop. Connects on `start()`, or on entering `async with`.
 
     The options are those of `Producer`.
@@ -136,14 +133,7 @@ class AsyncProducer(Generic[K, V]):
         taken = self._try_send(topic, value, key, headers, partition, timestamp_ms, on_delivery)
         if isinstance(taken, Delivery):
             return taken
-        blocked, record = taken
-        deadline_s = time.monotonic() + self._settings.max_block_ms / 1000
-        while True:
-            await self._wait(blocked, topic, deadline_s)
-            outcome = self._append(topic, record)
-            if not isinstance(outcome, Blocked):
-                return outcome
-            blocked = outcome
+        return await self._append_after(taken[0], topic, taken[1])
 
     def send_nowait(
         self,
@@ -176,10 +166,10 @@ class AsyncProducer(Generic[K, V]):
         partition: int | None,
         timestamp_ms: int | None,
         on_delivery: OnDelivery | None,
-    ) -> Delivery | tuple[Blocked, _Record]:
+    ) -> Delivery | tuple[Blocked, Record]:
         """Enqueue a record without waiting; else what it has to wait for, and the record, serialized."""
         if self._encodes:
-            key, value = self._core.encode_key(topic, key), self._core.encode_value(topic, value)
+            key, value, headers = self._core.encode(topic, key, value, headers)
         if headers is not None and type(headers) not in PLAIN_HEADERS:
             headers = self._core.encode_headers(headers)
         lanes = self._fast.get(topic)
@@ -191,7 +181,7 @@ class AsyncProducer(Generic[K, V]):
                     return delivery
             except (TypeError, ValueError, OverflowError):
                 pass  # the slow path finds out which argument is wrong
-        record = _Record(
+        record = Record(
             plain_bytes(key, topic, "key"),
             plain_bytes(value, topic, "value"),
             self._core.encode_headers(headers) if headers else NO_HEADERS,
@@ -201,10 +191,6 @@ class AsyncProducer(Generic[K, V]):
         )
         outcome = self._append(topic, record)
         return outcome if not isinstance(outcome, Blocked) else (outcome, record)
-
-    def _append(self, topic: str, record: _Record) -> Delivery | Blocked:
-        """Records that wait for the topic go first."""
-        return Blocked.NO_TOPIC if topic in self._parked else self._core.append(topic, *record)
 
     async def send_many(
         self,
@@ -218,52 +204,60 @@ class AsyncProducer(Generic[K, V]):
         """Send many records and wait until all are acknowledged; raises the error of the first failed one."""
         return await (await self.enqueue_many(topic, values, keys=keys, partition=partition, timestamp_ms=timestamp_ms))
 
-    async def enqueue_many(
-        self,
-        topic: str,
-        values: Iterable[V | ProducerRecord | None],
-        *,
-        keys: Iterable[K | None] | None = None,
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
-    ) -> BulkDelivery:
-        """Enqueue many records, waiting for memory as needed."""
-        return await self._bulk(values_job(self._core, topic, values, keys, partition, timestamp_ms))
-
     async def send_arrow(
         self, topic: str, table: pyarrow.Table | pyarrow.RecordBatch, *, partition: int | None = None
     ) -> BulkMetadata:
         """Send the rows of a table and wait until all are acknowledged; see `Producer.send_arrow`."""
         return await (await self._bulk(ColumnsJob(self._core, topic, table, partition)))
 
-    async def _bulk(self, job: BulkJob) -> BulkDelivery:
-        while True:
-            blocked = Blocked.NO_TOPIC if job.topic in self._parked else job.step()
-            if blocked is None:
-                return job.delivery()
-            try:
-                await self._wait(blocked, job.topic, time.monotonic() + self._settings.max_block_ms / 1000)
-            except PenstockError as error:
-                if not job.has_begun:
-                    raise
-                job.give_up(error)
-                return job.delivery()
+    # --- transactions
+
+    @asynccontextmanager
+    async def transaction(
+        self, *, consumer: AsyncConsumer[Any, Any] | None = None
+    ) -> AsyncIterator[AsyncProducer[K, V]]:
+        """Begin a transaction, and commit it at the end of the block; abort it if the block raises.
+
+        See `Producer.transaction`.
+        """
+        check_consumer(consumer, is_async=True)
+        await self.begin_transaction()
+        try:
+            yield self
+            await self._commit_processed(consumer)
+        except BaseException as error:
+            await self._abort_processed(consumer, error)
+            raise
 
     # --- waiting
 
-    async def _wait(self, blocked: Blocked, topic: str, deadline_s: float) -> None:
-        left_s = deadline_s - time.monotonic()
-        if blocked is Blocked.NO_TOPIC:
-            await self._core.learn_topic(topic, max(int(left_s * 1000), 1))
-            while topic in self._parked:  # earlier records go first
-                await asyncio.sleep(0)
-            return
+    async def _on_loop(self, work: Coroutine[Any, Any, T], limit_s: float) -> T:
+        return await work
+
+    def _check_started(self) -> None:
+        if not self._is_started:
+            raise ClosedError("the producer is not started", hint="Use it in `async with`, or await start() first")
+
+    def _is_held_up(self, topic: str) -> bool:
+        return topic in self._parked
+
+    async def _earlier_appended(self, topic: str) -> None:
+        while topic in self._parked:
+            await asyncio.sleep(0)
+
+    async def _all_appended(self, timeout: float | None) -> float | None:
+        begun_s = time.monotonic()
+        if self._lookups:
+            await asyncio.wait(set(self._lookups), timeout=timeout)
+        return None if timeout is None else max(timeout - (time.monotonic() - begun_s), 0)
+
+    async def _wait_for_room(self, deadline_s: float) -> bool:
         try:
-            async with asyncio.timeout(max(left_s, 0)):
+            async with asyncio.timeout(max(deadline_s - time.monotonic(), 0)):
                 await self.room()
         except TimeoutError:
-            full = f"the producer's {self._settings.buffer_memory} bytes were full"
-            raise BufferFull(f"{full} for {self._settings.max_block_ms:.0f} ms") from None
+            return False
+        return True
 
     async def room(self) -> None:
         """Wait until there is memory for another batch."""
@@ -280,8 +274,8 @@ class AsyncProducer(Generic[K, V]):
             if not future.done():
                 future.set_result(None)
 
-    def _park(self, topic: str, record: _Record) -> Delivery:
-        self._core.check_open()
+    def _park(self, topic: str, record: Record) -> Delivery:
+        self._core.check_sending()
         on_delivery = record.on_delivery
         if on_delivery is not None and not callable(on_delivery):
             raise TypeError(f"on_delivery must be callable, not {type(on_delivery).__name__}")
@@ -327,22 +321,9 @@ class AsyncProducer(Generic[K, V]):
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until everything sent before is acknowledged or has failed; raises TimedOut after `timeout` seconds."""
-        begun_s = time.monotonic()
-        if self._lookups:
-            await asyncio.wait(set(self._lookups), timeout=timeout)
-        left_s = None if timeout is None else max(timeout - (time.monotonic() - begun_s), 0)
+        left_s = await self._all_appended(timeout)
         if self._lookups or not await self._core.flush(left_s):
             raise TimedOut(f"not everything was acknowledged within {timeout} s", hint="The rest is still being sent")
-
-    async def partitions_for(self, topic: str) -> frozenset[int]:
-        """The partitions of a topic; waits up to max_block_ms if they are not known yet."""
-        if self._core.partitions_of(topic) is None:
-            await self._core.learn_topic(topic, max(int(self._settings.max_block_ms), 1))
-        return self._core.partitions_of(topic) or frozenset()
-
-    def metrics(self) -> Metrics:
-        """Counters since this producer was created, and current values; see `Producer.metrics`."""
-        return self._core.metrics()
 
     async def close(self, timeout: float | None = None) -> None:
         """Send what waits, for at most `timeout` seconds, and close all connections. It may be called twice."""

@@ -90,13 +90,13 @@ class BulkJob:
     def step(self) -> Blocked | None:
         """Fill batches while there is memory. Returns what to wait for; None when all records are in."""
         core = self.core
-        core.check_open()
+        core.check_sending()
         topic = core.accumulator.topics.get(self.topic)
         if topic is None:
             return Blocked.NO_TOPIC
         while (source := self._source(topic)) is not None:
             with core.lock:
-                core.check_open()
+                core.check_sending()
                 topic = core.accumulator.topics[self.topic]
                 blocked = self._fill(topic, source)
             core.wake()
@@ -279,10 +279,10 @@ class RecordsJob(BulkJob):
             self._pending = record
             core = self.core
             try:
+                key, value, headers = core.encode(self.topic, record.key, record.value, record.headers)
                 taken = core.append(
-                    self.topic, core.encode_key(self.topic, record.key), core.encode_value(self.topic, record.value),
-                    core.encode_headers(record.headers), record.partition, record.timestamp_ms,
-                )  # fmt: skip
+                    self.topic, key, value, core.encode_headers(headers), record.partition, record.timestamp_ms
+                )
             except RecordTooLarge as error:
                 taken = _failed(self.topic, error)
             if isinstance(taken, Blocked):

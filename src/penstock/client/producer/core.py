@@ -14,7 +14,14 @@ from typing import Any, Final
 
 from penstock.client.cluster_client import ClusterClient
 from penstock.client.cluster_metadata import ClusterView
-from penstock.client.errors import ClosedError, RecordTooLarge, SerializationError, UnsupportedVersion
+from penstock.client.errors import (
+    ClosedError,
+    ConfigError,
+    PenstockError,
+    RecordTooLarge,
+    SerializationError,
+    UnsupportedVersion,
+)
 from penstock.client.producer.accumulator import (
     Accumulator,
     Blocked,
@@ -27,10 +34,11 @@ from penstock.client.producer.accumulator import (
 from penstock.client.producer.delivery import Delivery
 from penstock.client.producer.direct_sender import DirectSender
 from penstock.client.producer.interceptors import EnqueuedRecord, Headers, Interceptors
-from penstock.client.producer.producer_batch import FIRST_WITH_BATCHES, OnDelivery, ProducerBatch
+from penstock.client.producer.producer_batch import FIRST_WITH_BATCHES, OnDelivery, ProducerBatch, ProducerId
 from penstock.client.producer.sender import HIGHEST_VERSION, Sender
 from penstock.client.producer.settings import ProducerSettings
-from penstock.client.serializers.base import Encoder
+from penstock.client.producer.transaction_manager import TransactionManager
+from penstock.client.serializers.base import Encoder, HeaderEncoder
 from penstock.client.settings import Metrics, StatisticsReporter
 from penstock.records.kernel import Moment, TopicLanes
 from penstock.wire.protocol import ApiKey, ErrorCode
@@ -67,12 +75,17 @@ class ProducerCore:
         self.on_freed: Callable[[], None] = _no_listener
         self._key = key
         self._value = value
+        self._adds_headers = isinstance(key, HeaderEncoder) or isinstance(value, HeaderEncoder)
         self.partitioner = settings.partitioner
         self._is_fast = self.partitioner is None and not self.interceptors.sees_records
         self._takes_headers = True
         self.accumulator = Accumulator(
             settings, self.moment, cluster.random, is_numbering=settings.is_idempotent, on_closed=self._batched
         )
+        self.transactions: TransactionManager | None = None
+        if settings.transactional_id is not None:
+            self.transactions = TransactionManager(cluster, settings, self.lock, self)
+            self.accumulator.transaction = self.transactions.state
         self._reports = StatisticsReporter(self.metrics, settings.on_statistics, settings.statistics_interval_ms)
         self._sender: Sender | None = None
         self._stop_listening: Callable[[], None] | None = None
@@ -95,10 +108,12 @@ class ProducerCore:
         if self.settings.is_idempotent and not (
             self._takes_headers and connection.supports(ApiKey.INIT_PRODUCER_ID, 0)
         ):
+            if self.transactions is not None:
+                raise UnsupportedVersion(connection.node, "transactions (InitProducerId)", (0, 5), None)
             if self.settings.enable_idempotence:
                 raise UnsupportedVersion(connection.node, "idempotent producing (InitProducerId)", (0, 5), None)
             _log.warning(
-                "%s is too old for idempotent producing: a retried record may be stored twice",
+                "broker is too old for idempotent producing, a retried record may be stored twice: broker=%s",
                 connection.node,
             )
             self.accumulator.is_numbering = False
@@ -106,7 +121,7 @@ class ProducerCore:
         self._stop_listening = self.cluster.on_change(self._cluster_changed)
         self._sender = Sender(
             self.cluster, self.accumulator, self.lock, self.interceptors, self.cluster.clock, self.cluster.random,
-            on_freed=lambda: self.on_freed(),
+            on_freed=lambda: self.on_freed(), transactions=self.transactions,
         )  # fmt: skip
         self._reports.start()
         if self._may_drive:
@@ -128,6 +143,8 @@ class ProducerCore:
         self.stop_accepting()
         self._reports.stop()
         if self._sender is not None:
+            if self.transactions is not None:
+                await self.transactions.close(timeout_s)
             if timeout_s is None or timeout_s > 0:
                 await self.flush(timeout_s)
             left = len(self.accumulator.undone())
@@ -148,10 +165,7 @@ class ProducerCore:
         with self.lock:
             self.is_closed = True
             self._is_fast = False
-            self.fast.clear()
-            for topic in self.accumulator.topics.values():
-                for queue in topic.queues:
-                    self.accumulator.close_open(queue)
+            self.close_for_sending()
         self.on_freed()
 
     def hurry(self) -> list[ProducerBatch]:
@@ -165,6 +179,47 @@ class ProducerCore:
     def wake(self) -> None:
         if self._sender is not None:
             self._sender.wake()
+
+    # --- transactions: see `transaction_manager.Batches`
+
+    def open_for_sending(self) -> None:
+        """A transaction begins: records may be sent. Called with the lock held."""
+        if self._is_fast:
+            self.fast.update({name: topic.lanes for name, topic in self.accumulator.topics.items()})
+
+    def close_for_sending(self) -> None:
+        """Close all batches; records no longer go straight into the kernel's lanes. Called with the lock held."""
+        self.fast.clear()
+        for topic in self.accumulator.topics.values():
+            for queue in topic.queues:
+                self.accumulator.close_open(queue)
+
+    def use(self, producer: ProducerId) -> None:
+        """Number the batches of the next transaction under this id and epoch. Called with the lock held."""
+        if self._sender is not None:
+            self._sender.producer = producer
+        for topic in self.accumulator.topics.values():
+            for queue in topic.queues:
+                queue.sequences.move_to(producer)
+
+    def drop_unsent(self, error: PenstockError) -> None:
+        """Fail the batches of an aborted transaction that are not in flight. Called on the loop."""
+        if self._sender is not None:
+            self._sender.drop_unsent(error)
+
+    def transactional(self) -> TransactionManager:
+        """The transactions of this producer; raises ConfigError if it has no transactional_id."""
+        if self.transactions is None:
+            raise ConfigError(
+                "the producer has no transactional_id", hint='Create it with transactional_id="...", unique to it'
+            )
+        return self.transactions
+
+    def check_sending(self) -> None:
+        """Raises if records cannot be sent now: the producer is closed, or not in a transaction."""
+        self.check_open()
+        if self.transactions is not None:
+            self.transactions.check_sending()
 
     # --- topics
 
@@ -186,7 +241,7 @@ class ProducerCore:
     def _take_in(self, name: str, partition_count: int, with_leader: Sequence[int]) -> None:
         topic = self.accumulator.add_topic(name, partition_count, self.lock)
         self.accumulator.set_usable(name, with_leader)
-        if self._is_fast:
+        if self._is_fast and (self.transactions is None or self.transactions.state.may_send):
             self.fast[name] = topic.lanes
 
     def partitions_of(self, topic: str) -> frozenset[int] | None:
@@ -212,7 +267,7 @@ class ProducerCore:
     ) -> Delivery | Blocked:
         """Append a record to a batch of its partition; or return what it has to wait for."""
         with self.lock:
-            self.check_open()
+            self.check_sending()
             queues = self.accumulator.topics.get(topic)
             if queues is None:
                 return Blocked.NO_TOPIC
@@ -282,6 +337,25 @@ class ProducerCore:
 
     # --- serializing
 
+    def encode(
+        self, topic: str, key: Any, value: Any, headers: AnyHeaders | None
+    ) -> tuple[bytes | None, bytes | None, AnyHeaders | None]:
+        """Key and value as bytes, and the headers with those that serializers add to them."""
+        if not self._adds_headers:
+            return self.encode_key(topic, key), self.encode_value(topic, value), headers
+        added: list[tuple[str, bytes]] = []
+        if isinstance(self._key, HeaderEncoder):
+            key, more = self._key.encode_with_headers(topic, key)
+            added += more
+        else:
+            key = self.encode_key(topic, key)
+        if isinstance(self._value, HeaderEncoder):
+            value, more = self._value.encode_with_headers(topic, value)
+            added += more
+        else:
+            value = self.encode_value(topic, value)
+        return key, value, [*self.encode_headers(headers), *added] if added else headers
+
     def encode_value(self, topic: str, value: Any) -> bytes | None:
         if self._value is not None:
             return self._value.encode(topic, value)
@@ -299,8 +373,8 @@ class ProducerCore:
 
     @property
     def is_record_wise(self) -> bool:
-        """Whether a partitioner or an interceptor has to see each record."""
-        return self.partitioner is not None or self.interceptors.sees_records
+        """Whether a partitioner or an interceptor has to see each record, or a serializer adds headers to it."""
+        return self.partitioner is not None or self.interceptors.sees_records or self._adds_headers
 
     def check_headers(self) -> None:
         if not self._takes_headers:

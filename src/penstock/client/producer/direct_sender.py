@@ -150,7 +150,8 @@ class DirectSender:
         error: Exception | None = NotConnected(link.node, "the sending was interrupted")
         is_acknowledged = False
         try:
-            link.send(produce_request(request.batches, link.version, self._settings))
+            version = self._sender.produce_version(link.highest_version)
+            link.send(produce_request(request.batches, version, self._settings), version)
             error = None
             response = link.answer(patience_s)
             is_acknowledged = response is not None and self._sender.acknowledged_alone(request, response)
@@ -296,7 +297,8 @@ class DirectConnection:
 
     def __init__(self, sock: socket.socket, node: str, version: int, client_id: str | None) -> None:
         self.node = node
-        self.version = version
+        self.highest_version = version
+        self._version = version  # of the request in flight
         self.is_busy = False  # a request is in flight
         self._is_held = False  # by a thread
         self._is_closing = False
@@ -321,10 +323,11 @@ class DirectConnection:
         if self._is_closing:
             self._sock.close()
 
-    def send(self, message: ProduceRequest) -> None:
+    def send(self, message: ProduceRequest, version: int) -> None:
         """Send a request; it is in flight when this returns."""
+        self._version = version
         self._correlation_id = self._correlation_id % _MAX_CORRELATION + 1
-        chunks = encode_request(ApiKey.PRODUCE, self.version, self._correlation_id, self._client_id, message)
+        chunks = encode_request(ApiKey.PRODUCE, version, self._correlation_id, self._client_id, message)
         data = _EMPTY.join(chunks)  # type: ignore[arg-type]
         try:
             sent = self._sock.send(data)
@@ -375,10 +378,10 @@ class DirectConnection:
         return time.perf_counter() + _AWAKE_S
 
     def _decoded(self, frames: list[bytes | memoryview]) -> ProduceResponse:
-        header, position = decode_response(ApiKey.PRODUCE, self.version, frames[0])
+        header, position = decode_response(ApiKey.PRODUCE, self._version, frames[0])
         if header.correlation_id != self._correlation_id or len(frames) > 1:
             raise WireError(f"correlation id {header.correlation_id}, expected {self._correlation_id}")
-        message, _ = response_codec(ApiKey.PRODUCE, self.version).decode(frames[0], position)
+        message, _ = response_codec(ApiKey.PRODUCE, self._version).decode(frames[0], position)
         if not isinstance(message, ProduceResponse):
             raise WireError(f"a {type(message).__name__}")
         return message
@@ -398,7 +401,7 @@ class DirectConnection:
                     end(response)
 
         def late() -> None:
-            end(RequestTimedOut(self.node, f"Produce v{self.version}", timeout_ms))
+            end(RequestTimedOut(self.node, f"Produce v{self._version}", timeout_ms))
 
         def end(outcome: ProduceResponse | PenstockError) -> None:
             self.unwatch(loop)

@@ -111,4 +111,4 @@ class Interceptors:
 
 
 def _log_exception(interceptor: object, stage: str) -> None:
-    _log.exception("interceptor %s raised in %s()", type(interceptor).__name__, stage)
+    _log.exception("interceptor failed: interceptor=%s method=%s", type(interceptor).__name__, stage)

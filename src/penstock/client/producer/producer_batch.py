@@ -57,7 +57,7 @@ _new_metadata: Final[Any] = tuple.__new__
 
 
 class ProducerId(NamedTuple):
-    """The result of InitProducerId."""
+    """Id and epoch of a producer: the result of InitProducerId."""
 
     id: int
     epoch: int
@@ -96,6 +96,18 @@ class PartitionSequences:
         self.next_sequence = 0
         self.needs_reset = False
         self._known_until_ms = 0.0
+
+    def move_to(self, producer: ProducerId) -> None:
+        """Start at sequence 0 in the next epoch of a transactional producer, unless it has the same id and epoch.
+
+        A broker that knew the id in the last epoch rejects any other first sequence.
+        """
+        owner, known_until_ms = self.owner, self._known_until_ms
+        if owner == producer and not self.needs_reset:
+            return
+        self.adopt(producer)
+        if owner is not None and owner.id == producer.id:
+            self._known_until_ms = known_until_ms
 
     def may_be_unknown(self, now_ms: float) -> bool:
         """Whether the broker may not know this producer id and epoch."""
@@ -514,7 +526,7 @@ def encoded(batch: ProducerBatch, version: int, settings: ProducerSettings) -> b
             batch.encoded = batch.builder.build(
                 codec=settings.codec, level=settings.compression_level, producer_id=batch.numbers.producer_id,
                 producer_epoch=batch.numbers.producer_epoch, base_sequence=batch.numbers.base_sequence,
-                is_transactional=False,
+                is_transactional=settings.transactional_id is not None,
             )  # fmt: skip
         else:
             batch.encoded = _message_set(batch, version, settings)

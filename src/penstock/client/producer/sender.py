@@ -25,11 +25,20 @@ from typing import Any, Final, NamedTuple
 from penstock.client.cluster_client import ClusterClient
 from penstock.client.cluster_metadata import ClusterView
 from penstock.client.connection import Connection
-from penstock.client.errors import BatchRejected, DeliveryTimeout, PenstockError, UnsupportedVersion, error_for
+from penstock.client.errors import (
+    AuthenticationFailed,
+    BatchRejected,
+    DeliveryTimeout,
+    PenstockError,
+    UnsupportedVersion,
+    error_for,
+)
 from penstock.client.producer.accumulator import NEVER, Accumulator, OutgoingRequest
 from penstock.client.producer.interceptors import Interceptors
 from penstock.client.producer.producer_batch import ProducerBatch, ProducerId, Timestamps, encoded, split
 from penstock.client.producer.settings import ProducerSettings
+from penstock.client.producer.transaction_manager import TransactionManager
+from penstock.client.transactions import CONCURRENT_BACKOFF_MS
 from penstock.records.compression import Codec
 from penstock.runtime.backoff import backoff_ms
 from penstock.runtime.clock import Clock
@@ -70,6 +79,11 @@ _LEADER_MOVED: Final = frozenset(
         ErrorCode.BROKER_NOT_AVAILABLE,
     }
 )
+_BEFORE_APPEND: Final = frozenset(
+    {ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.THROTTLING_QUOTA_EXCEEDED}
+)
+"""Brokers answer these before they append. With other errors the batch may be stored: a leader that lost its role while
+the batch was replicated answers NOT_LEADER_OR_FOLLOWER, and its successor may have it."""
 
 
 class _NodeState:
@@ -102,6 +116,7 @@ class Sender:
         random: Random,
         *,
         on_freed: Callable[[], None],
+        transactions: TransactionManager | None = None,
     ) -> None:
         self._cluster = cluster
         self._accumulator = accumulator
@@ -110,6 +125,7 @@ class Sender:
         self._interceptors = interceptors
         self._clock = clock
         self._settlement = Settlement(accumulator, random)
+        self._transactions = transactions
         self._on_freed = on_freed
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
@@ -185,7 +201,9 @@ class Sender:
             self._connect(node)
         for batch in plan.to_pack:
             self._pack(batch)
-        if plan.needs_producer_id:
+        if self._transactions is not None:
+            self._transactions.add_partitions()
+        elif plan.needs_producer_id:
             self._need_producer_id()
         if plan.leaderless:
             self._cluster.refresh_soon()
@@ -243,8 +261,8 @@ class Sender:
             self._cluster.refresh_soon()
             if not error.retriable:
                 _log.warning("cannot send to broker: broker=%d error=%s", node, error)
-            if isinstance(error, UnsupportedVersion):
-                # Retrying until delivery_timeout_ms does not make the broker newer.
+            if isinstance(error, UnsupportedVersion | AuthenticationFailed):
+                # Retrying until delivery_timeout_ms makes neither the broker newer nor the password right.
                 with self._lock:
                     rejected = self._accumulator.take_from(node, self)
                 self._end([(batch, error) for batch in rejected])
@@ -318,9 +336,10 @@ class Sender:
         try:
             if connection is None:
                 raise error_for(13, where=f"broker {request.node}")
-            message = produce_request(request.batches, state.version, self._settings)
+            version = self.produce_version(state.version)
+            message = produce_request(request.batches, version, self._settings)
             future = connection.send(
-                ApiKey.PRODUCE, message, timeout_ms=self._settings.request_timeout_ms, version=state.version,
+                ApiKey.PRODUCE, message, timeout_ms=self._settings.request_timeout_ms, version=version,
                 expects_answer=self._settings.required_acks != 0,
             )  # fmt: skip
         except Exception as error:  # noqa: BLE001 - the batches' deliveries raise it
@@ -351,6 +370,10 @@ class Sender:
             state.throttled_until_ms = self._clock.monotonic_ms() + response.throttle_time_ms
             self._loop.call_later(response.throttle_time_ms / 1000, self.wake_here)
         self._settle(request, partition_responses(response), None)
+
+    def produce_version(self, highest: int) -> int:
+        """The version of Produce to use with a broker that has this one."""
+        return highest if self._transactions is None else self._transactions.produce_version(highest)
 
     # --- for batches that the direct sender sends
 
@@ -442,6 +465,12 @@ class Sender:
         """Complete batches, release their memory, call interceptors last. Called without the lock."""
         if not ended:
             return
+        transactions = self._transactions
+        if transactions is not None:
+            with self._lock:  # first: a waiter for the batch must find that the transaction has failed
+                for batch, end in ended:
+                    if isinstance(end, Exception):
+                        transactions.batch_failed(batch, end)
         for batch, end in ended:
             if isinstance(end, Exception):
                 batch.fail(end)
@@ -463,6 +492,14 @@ class Sender:
                     self._interceptors.failed(info, end)
                 else:
                     self._interceptors.acknowledged(info, end.base_offset)
+        if transactions is not None:
+            transactions.drop_after_failure()
+
+    def drop_unsent(self, error: Exception) -> None:
+        """Fail the batches that are not in flight."""
+        with self._lock:
+            dropped = self._accumulator.take_unsent()
+        self._end([(batch, error) for batch in dropped])
 
     def _too_late(self, batch: ProducerBatch) -> DeliveryTimeout:
         timeout_ms = self._settings.delivery_timeout_ms
@@ -541,6 +578,8 @@ class Decision(NamedTuple):
     gap: bool = False
     is_settled: bool = False
     """The broker compared the batch's sequence numbers with its log: it is certain now whether it is stored."""
+    is_uncertain: bool = False
+    """The batch may be stored. It must be sent again under its numbers."""
 
 
 def decide(
@@ -565,14 +604,14 @@ def decide(
         if code in _FORGOTTEN and is_recognisable:
             return Decision(Verdict.AGAIN, gap=True, is_settled=True)
     if may_retry and (code.retriable or code in _LEADER_MOVED):
-        return Decision(Verdict.AGAIN, refresh=code in _LEADER_MOVED)
+        return Decision(Verdict.AGAIN, refresh=code in _LEADER_MOVED, is_uncertain=code not in _BEFORE_APPEND)
     return Decision(Verdict.FAIL, refresh=code in _LEADER_MOVED, gap=is_numbered)
 
 
 def decide_unanswered(*, is_retriable: bool, is_numbered: bool, may_retry: bool) -> Decision:
     """The same without a response: the connection broke or the request timed out, and the batch may be stored."""
     if may_retry and is_retriable:
-        return Decision(Verdict.AGAIN, refresh=True)
+        return Decision(Verdict.AGAIN, refresh=True, is_uncertain=True)
     return Decision(Verdict.FAIL, refresh=True, gap=is_numbered)
 
 
@@ -612,10 +651,17 @@ class Settlement:
         if batch.is_done:
             return _NOTHING_TO_DO  # expired meanwhile; its partition waited for this
         decision = self._decide(batch, answer)
+        transaction = self._accumulator.transaction
+        is_stored = decision.verdict is Verdict.ACKNOWLEDGE
+        if transaction is not None and not is_stored and (decision.gap or not transaction.may_retry):
+            # Within a transaction there is no next epoch: a gap can only be closed by aborting.
+            decision = decision._replace(verdict=Verdict.FAIL, gap=batch.is_numbered)
         if decision.gap:
             batch.queue.sequences.mark_gap()
         if decision.is_settled:
             batch.is_uncertain = False
+        elif decision.is_uncertain:
+            batch.is_uncertain = batch.is_numbered
         if isinstance(answer, PartitionResponse) and decision.verdict is Verdict.ACKNOWLEDGE:
             batch.queue.sequences.stored(batch.numbers, now_ms)
             return Settled(Acknowledged(answer.base_offset, batch.stamps_for(answer.append_time_ms)))
@@ -623,7 +669,10 @@ class Settlement:
         if decision.verdict is Verdict.AGAIN:
             # A batch that came too early waits for its turn, not for a backoff.
             is_early = isinstance(answer, PartitionResponse) and answer.code is _TOO_EARLY and not decision.gap
-            self._accumulator.again(batch, now_ms if is_early else now_ms + self.backoff_ms(batch.attempts))
+            wait_ms = 0.0 if is_early else self.backoff_ms(batch.attempts)
+            if isinstance(answer, PartitionResponse) and answer.code is ErrorCode.CONCURRENT_TRANSACTIONS:
+                wait_ms = min(wait_ms, CONCURRENT_BACKOFF_MS)
+            self._accumulator.again(batch, now_ms + wait_ms)
             _log.debug(
                 "produce failed, retrying: partition=%s-%d attempt=%d error=%s",
                 batch.topic, batch.partition, batch.attempts, error,
@@ -651,7 +700,6 @@ class Settlement:
                 may_retry=may_retry,
                 is_recognisable=batch.is_recognisable,
             )
-        batch.is_uncertain = batch.is_numbered
         retriable = isinstance(answer, PenstockError) and answer.retriable
         return decide_unanswered(is_retriable=retriable, is_numbered=batch.is_numbered, may_retry=may_retry)
 
@@ -681,7 +729,10 @@ def produce_request(batches: Sequence[ProducerBatch], version: int, settings: Pr
             PartitionProduceData(index=batch.partition, records=encoded(batch, version, settings))
         )
     return ProduceRequest(
-        acks=settings.required_acks, timeout_ms=settings.request_timeout_ms, topic_data=list(topics.values())
+        transactional_id=settings.transactional_id,
+        acks=settings.required_acks,
+        timeout_ms=settings.request_timeout_ms,
+        topic_data=list(topics.values()),
     )
 
 

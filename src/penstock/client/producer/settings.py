@@ -1,7 +1,7 @@
 """Producer options and their checks. Names and defaults are Kafka's unless noted.
 
 Combinations that would silently break a guarantee are rejected: idempotence needs acks=all, retries, and at most five
-requests in flight, since a broker remembers that many batches of a producer.
+requests in flight, since a broker remembers that many batches of a producer. A transactional_id needs idempotence.
 
 Two defaults differ from Kafka's. `batch_size` is 256 KiB, not 16: a request costs a Python client more than its
 bytes, and with 16 KiB a million records of 100 B take 2.7 times as long by `send`, 5 times by `send_many`.
@@ -10,6 +10,7 @@ bytes, and with 16 KiB a million records of 100 B take 2.7 times as long by `sen
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -64,6 +65,9 @@ class ProducerOptions(ClientOptions, total=False):
     on_statistics: OnStatistics | None
     statistics_interval_ms: float
     start_timeout_ms: int | None
+    transactional_id: str | None
+    transaction_timeout_ms: int
+    transaction_two_phase_commit: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +92,9 @@ class ProducerSettings(ClientSettings):
     on_statistics: OnStatistics | None = field(default=None, metadata=function_of("a dictionary of metrics"))
     statistics_interval_ms: float = field(default=10_000, metadata=at_least(1))
     start_timeout_ms: int | None = field(default=None, metadata=at_least(1))
+    transactional_id: str | None = None
+    transaction_timeout_ms: int = field(default=60_000, metadata=at_least(1))
+    transaction_two_phase_commit: bool = False
     required_acks: int = field(init=False)
     """`acks` as a Produce request has it."""
     max_in_flight: int = field(init=False)
@@ -111,6 +118,7 @@ class ProducerSettings(ClientSettings):
             )
         self._set("required_acks", _ACKS[self.acks])
         self._set("max_in_flight", self.max_in_flight_requests_per_connection)
+        self._check_transactions()
         self._set("is_idempotent", self._idempotence())
         self._set("codec", self._codec())
         self._set("batch_size", min(max(self.batch_size, 1), self.max_request_size))
@@ -140,9 +148,22 @@ class ProducerSettings(ClientSettings):
         elif in_flight > MAX_IN_FLIGHT_IDEMPOTENT:
             obstacle = f"max_in_flight_requests_per_connection is {in_flight}"
             hint = f"At most {MAX_IN_FLIGHT_IDEMPOTENT} are possible, or use enable_idempotence=False"
+        if obstacle and self.transactional_id is not None:
+            hint = hint.replace("enable_idempotence=False", "leave transactional_id out")
+            raise ConfigError(f"transactional_id is given, but {obstacle}", hint=hint)
         if self.enable_idempotence and obstacle:
             raise ConfigError(f"enable_idempotence is on, but {obstacle}", hint=hint)
         return obstacle is None if self.enable_idempotence is None else self.enable_idempotence
+
+    def _check_transactions(self) -> None:
+        if self.transactional_id is None:
+            if self.transaction_two_phase_commit:
+                raise ConfigError("transaction_two_phase_commit is on, but there is no transactional_id")
+            return
+        if not self.transactional_id:
+            raise ConfigError("transactional_id is empty", hint="Name it, or leave it out to send without transactions")
+        if self.enable_idempotence is False:
+            raise ConfigError("transactional_id is given, but enable_idempotence is off", hint="Leave it out")
 
     def _codec(self) -> Codec:
         codec, level = _CODECS[self.compression_type], self.compression_level
@@ -156,3 +177,36 @@ class ProducerSettings(ClientSettings):
                 f"compression_level is {level!r}", hint=f"{codec.name.lower()} takes {levels[0]} to {levels[-1]}"
             )
         return codec
+
+
+# --------------------------------------------------------------------------------------------------- partitioners
+#
+# To choose instead of the default, which hashes keys and fills one batch after another without them. A partitioner is
+# called for each record, under the producer's lock, so one of several threads needs no lock of its own. Both of these
+# ignore keys: records of one key go to several partitions.
+
+
+class RoundRobinPartitioner:
+    """Every partition of a topic in turn, as Kafka's RoundRobinPartitioner: with 3 partitions 0, 1, 2, 0, ..."""
+
+    def __init__(self) -> None:
+        self._next: dict[str, int] = {}
+
+    def __call__(self, topic: str, key: bytes | None, partition_count: int) -> int:
+        # A topic may have got more partitions since.
+        chosen = self._next.get(topic, 0) % partition_count
+        self._next[topic] = chosen + 1
+        return chosen
+
+
+class RandomPartitioner:
+    """A random partition for each record, all equally likely, as Kafka 0.7 did without a key.
+
+    `randrange` gives the random numbers; a test passes that of a seeded generator.
+    """
+
+    def __init__(self, randrange: Callable[[int], int] = random.randrange) -> None:
+        self._randrange = randrange
+
+    def __call__(self, topic: str, key: bytes | None, partition_count: int) -> int:
+        return self._randrange(partition_count)

@@ -5,6 +5,7 @@
     Avro(schema, reader_schema=newer)             # written with one schema, read with another
     Avro(resolver=registry.get, framing="confluent")
                                                   # the header names the schema; read only
+    Avro(View, registry="http://localhost:8081")  # registered under topic-value, and found there by readers
 
 The header is a zero byte and the writer's schema id, big endian. `resolver` maps an id to a schema and is called once
 per id. To write it, pass `schema_id`. A value must use up its bytes exactly: bytes left over mean a wrong schema.
@@ -35,13 +36,15 @@ from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar, overload
 
 import msgspec
 
-from penstock.client.errors import ConfigError
+from penstock.client.errors import ConfigError, PenstockError
 from penstock.client.serializers.base import load_optional, not_decodable, not_encodable
+from penstock.client.serializers.framed import Field, Framed, RegistryOptions, Strategy, SubjectName
 from penstock.client.serializers.json import is_record_type
+from penstock.client.serializers.registry_client import RegisteredSchema, Registry, RegistrySchema
 
 T = TypeVar("T")
 Schema: TypeAlias = str | dict[str, Any] | list[Any]
-Framing = Literal["none", "confluent"]
+Framing = Literal["none", "confluent", "prefix", "header"]
 Resolver = Callable[[int], Any]
 
 _PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
@@ -77,6 +80,11 @@ class Avro(Generic[T]):
         framing: Framing = "none",
         resolver: Resolver | None = None,
         schema_id: int | None = None,
+        registry: Registry | None = None,
+        auto_register: bool = True,
+        use_latest: bool = False,
+        normalize: bool = False,
+        subject: Strategy | SubjectName = "topic",
     ) -> None: ...
 
     @overload
@@ -88,6 +96,11 @@ class Avro(Generic[T]):
         framing: Framing = "none",
         resolver: Resolver | None = None,
         schema_id: int | None = None,
+        registry: Registry | None = None,
+        auto_register: bool = True,
+        use_latest: bool = False,
+        normalize: bool = False,
+        subject: Strategy | SubjectName = "topic",
     ) -> None: ...
 
     def __init__(
@@ -98,9 +111,30 @@ class Avro(Generic[T]):
         framing: Framing = "none",
         resolver: Resolver | None = None,
         schema_id: int | None = None,
+        registry: Registry | None = None,
+        auto_register: bool = True,
+        use_latest: bool = False,
+        normalize: bool = False,
+        subject: Strategy | SubjectName = "topic",
     ) -> None:
+        """With `registry`, an address or a `RegistryClient`, schemas are registered and found there; see
+        `RegistryOptions` for the options behind it. Then a schema is not needed to read, nor to write with
+        use_latest."""
         self._avro: Any = load_optional("fastavro", "fastavro", "avro", "the Avro serializer")
-        _check(schema, framing, resolver, schema_id)
+        self._options = RegistryOptions.of(
+            "Avro",
+            registry,
+            auto_register=auto_register,
+            use_latest=use_latest,
+            normalize=normalize,
+            framing="prefix" if framing in ("none", "confluent") else framing,
+            subject=subject,
+        )
+        if self._options is None:
+            _check(schema, framing, resolver, schema_id)
+        elif resolver is not None or schema_id is not None:
+            raise ConfigError("Avro: resolver and schema_id contradict registry", hint="Leave them out")
+        self._text = None if schema is None or self._options is None else json.dumps(read_schema(schema))
         self._schema = None if schema is None else self._parsed(schema)
         wanted = schema if reader_schema is None else reader_schema
         self._reader_schema = self._schema if reader_schema is None else self._parsed(reader_schema)
@@ -109,7 +143,17 @@ class Avro(Generic[T]):
         self._is_framed = framing == "confluent"
         self._schema_id = schema_id
         self._resolver = resolver
-        self._resolved: dict[int, Any] = {}
+        self._resolved: dict[int | RegistrySchema, Any] = {}
+        self._with_registry: Framed[T] | None = None if self._options is None else self.for_field("value")
+
+    def for_field(self, field: Field) -> Any:
+        """The serializer for keys or values; clients call this."""
+        return self if self._options is None else Framed(_AvroCodec(self), self._options, field)
+
+    def prepare(self, topic: str) -> None:
+        """Ask the registry now for what the first value for a topic would ask."""
+        if self._with_registry is not None:
+            self._with_registry.prepare(topic)
 
     def _parsed(self, source: Any) -> Any:
         schema: Schema = read_schema(source)
@@ -122,27 +166,37 @@ class Avro(Generic[T]):
         """A value as Avro; raises SerializationError."""
         if value is None:
             return None
-        if self._schema is None:
-            raise not_encodable("Avro", topic, value, "there is no schema to write with")
-        if self._written_class is not None and not isinstance(value, self._written_class):
-            raise not_encodable("Avro", topic, value, f"it is not a {self._written_class.__name__}")
+        if self._with_registry is not None:
+            return self._with_registry.encode(topic, value)
         output = io.BytesIO()
-        if self._is_framed:
+        if self._is_framed and self._schema is not None:
             if self._schema_id is None:
                 why = "framing='confluent' writes the number of the schema, and it was given none"
                 raise not_encodable("Avro", topic, value, why, "Pass schema_id=, the id of the schema in the registry")
             output.write(_FRAME.pack(_MAGIC, self._schema_id))
+        return self._written(topic, value, self._schema, output)
+
+    def _written(self, topic: str, value: T, schema: Any, output: io.BytesIO) -> bytes:
+        if schema is None:
+            raise not_encodable("Avro", topic, value, "there is no schema to write with")
+        if self._written_class is not None and not isinstance(value, self._written_class):
+            raise not_encodable("Avro", topic, value, f"it is not a {self._written_class.__name__}")
         try:
             plain = value if self._written_class is None else _as_plain(value)
-            self._avro.schemaless_writer(output, self._schema, plain)
+            self._avro.schemaless_writer(output, schema, plain)
         except Exception as error:  # fastavro raises errors of many kinds
             raise not_encodable("Avro", topic, value, f"{type(error).__name__}: {error}") from error
         return output.getvalue()
 
     def decode(self, topic: str, data: bytes) -> T:
         """The value; raises DeserializationError."""
+        if self._with_registry is not None:
+            return self._with_registry.decode(topic, data)
         source = io.BytesIO(data)
         writer_schema = self._schema if not self._is_framed else self._writer_schema(topic, data, source)
+        return self._read(topic, data, source, writer_schema)
+
+    def _read(self, topic: str, data: bytes, source: io.BytesIO, writer_schema: Any) -> T:
         reader_schema = None if self._reader_schema is writer_schema else self._reader_schema
         try:
             decoded: Any = self._avro.schemaless_reader(source, writer_schema, reader_schema)
@@ -178,17 +232,81 @@ class Avro(Generic[T]):
         except Exception as error:
             why = f"schema {number} could not be loaded: {type(error).__name__}: {error}"
             raise not_decodable("Avro", topic, data, why, "Check that the registry is up and has the schema") from error
+        self._remember(number, schema)
+        return schema
+
+    def _schema_from(self, registered: RegisteredSchema) -> Any:
+        """The schema of the registry with those that it refers to, parsed once."""
+        found = self._resolved.get(registered.schema)
+        if found is not None:
+            return found
+        names: dict[str, Any] = {}
+        if self._options is not None:
+            for each in self._options.client.referenced(registered.schema).values():
+                self._avro.parse_schema(json.loads(each.schema.text), named_schemas=names)
+        found = self._avro.parse_schema(json.loads(registered.schema.text), named_schemas=names)
+        self._remember(registered.schema, found)
+        return found
+
+    def _remember(self, key: int | RegistrySchema, schema: Any) -> None:
         if len(self._resolved) >= _MAX_SCHEMAS:
             self._resolved.pop(next(iter(self._resolved)))
-        self._resolved[number] = schema
-        return schema
+        self._resolved[key] = schema
 
     def __repr__(self) -> str:
         name = "" if self._class is None else self._class.__name__
         return f"Avro({name})"
 
 
+class _AvroCodec(Generic[T]):
+    """Avro as `Framed` uses it."""
+
+    name = "Avro"
+    kind = "AVRO"
+    indexes = b""
+
+    def __init__(self, avro: Avro[T]) -> None:
+        self._avro = avro
+        self._writer = None if avro._text is None else (RegistrySchema(avro._text), _full_name(avro._text))
+
+    def writer(self, register: object) -> tuple[RegistrySchema, str] | None:
+        return self._writer
+
+    def encode_payload(self, topic: str, value: T, written: RegisteredSchema | None) -> bytes:
+        try:
+            schema = self._avro._schema if written is None else self._avro._schema_from(written)
+        except PenstockError as error:
+            raise not_encodable(self.name, topic, value, error.message, error.hint) from error
+        except Exception as error:  # fastavro raises errors of many kinds
+            raise not_encodable(self.name, topic, value, f"its schema: {type(error).__name__}: {error}") from error
+        return self._avro._written(topic, value, schema, io.BytesIO())
+
+    def decode_payload(self, topic: str, data: bytes, written: RegisteredSchema) -> T:
+        if written.schema.kind != self.kind:
+            raise not_decodable(self.name, topic, data, f"schema {written.id} is of type {written.schema.kind}")
+        try:
+            schema = self._avro._schema_from(written)
+        except PenstockError as error:
+            raise not_decodable(self.name, topic, data, error.message, error.hint) from error
+        except Exception as error:  # fastavro raises errors of many kinds
+            raise not_decodable(self.name, topic, data, f"its schema: {type(error).__name__}: {error}") from error
+        return self._avro._read(topic, data, io.BytesIO(data), schema)
+
+    def skip_indexes(self, data: bytes, position: int) -> int:
+        return position
+
+
+def _full_name(text: str) -> str:
+    schema = json.loads(text)
+    if not isinstance(schema, dict):
+        return schema if isinstance(schema, str) else ""
+    name, namespace = str(schema.get("name") or schema.get("type") or ""), schema.get("namespace")
+    return f"{namespace}.{name}" if namespace and "." not in name else name
+
+
 def _check(schema: Any, framing: str, resolver: Resolver | None, schema_id: int | None) -> None:
+    if framing in ("prefix", "header"):
+        raise ConfigError(f"Avro: framing {framing!r} needs a registry", hint="Pass registry=")
     if framing not in ("none", "confluent"):
         raise ConfigError(f"Avro: framing {framing!r} is not known", hint="Use 'none' or 'confluent'")
     if framing == "none" and (resolver is not None or schema_id is not None):

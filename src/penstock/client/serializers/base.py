@@ -9,9 +9,9 @@ and the cause.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
 from penstock.client.errors import ConfigError, DeserializationError, MissingDependency, SerializationError
 
@@ -32,6 +32,20 @@ class Decoder(Protocol[Out_co]):
     """Turns bytes of a topic into values."""
 
     def decode(self, topic: str, data: bytes) -> Out_co: ...
+
+
+@runtime_checkable
+class HeaderEncoder(Encoder[In_contra], Protocol[In_contra]):
+    """An encoder that adds headers to the record. Producers call this instead of `encode`."""
+
+    def encode_with_headers(self, topic: str, value: In_contra) -> tuple[bytes | None, Sequence[tuple[str, bytes]]]: ...
+
+
+@runtime_checkable
+class HeaderDecoder(Decoder[Out_co], Protocol[Out_co]):
+    """A decoder that looks at the headers of the record. Consumers call this instead of `decode`."""
+
+    def decode_with_headers(self, topic: str, data: bytes, headers: Sequence[tuple[str, bytes | None]]) -> Out_co: ...
 
 
 AnyEncoder = Encoder[In_contra] | Callable[[In_contra], bytes | None]
@@ -169,7 +183,7 @@ def from_callables(encode: Callable[[T], bytes], decode: Callable[[bytes], T]) -
 def encoder_from(given: Any, option: str) -> Encoder[Any] | None:
     """The encoder for an option of a producer: an object with `encode`, or a function of the value."""
     if given is None or (hasattr(given, "encode") and not isinstance(given, (type, str))):
-        return cast("Encoder[Any] | None", given)
+        return cast("Encoder[Any] | None", _for_field(given, option))
     _check_function(given, option, "encode", "a serializer, such as Json(), or a function from a value to bytes")
     return _EncodingFunction(given)
 
@@ -177,9 +191,15 @@ def encoder_from(given: Any, option: str) -> Encoder[Any] | None:
 def decoder_from(given: Any, option: str) -> Decoder[Any] | None:
     """The decoder for an option of a consumer: an object with `decode`, or a function of the bytes."""
     if given is None or (hasattr(given, "decode") and not isinstance(given, (type, bytes, bytearray))):
-        return cast("Decoder[Any] | None", given)
+        return cast("Decoder[Any] | None", _for_field(given, option))
     _check_function(given, option, "decode", "a serializer, such as Json(), or a function from bytes to a value")
     return _DecodingFunction(given)
+
+
+def _for_field(given: Any, option: str) -> Any:
+    """Serializers with a registry have another subject for keys than for values, and other methods."""
+    bound = getattr(given, "for_field", None)
+    return given if bound is None else bound(option)
 
 
 def _check_function(given: object, option: str, method: str, wanted: str) -> None:
