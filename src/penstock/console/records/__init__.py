@@ -1,0 +1,1 @@
+"""Records in the console: read ranges, decode values, search with progress."""
