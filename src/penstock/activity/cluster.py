@@ -1,8 +1,8 @@
 """The Kafka cluster that has the events, as pipelines, the watch and the report connect to it.
 
-Connection settings are given once, as options of the data source (`kafka.security.protocol`, `kafka.ssl.*`). They go
-to Spark's executors unchanged, and clients of this process use the same. Files that they name must exist on the
-executors.
+Connection settings are given once, as options of the data source (`kafka.security.protocol`, `kafka.ssl.*`,
+`kafka.sasl.*`). They go to Spark's executors unchanged, and clients of this process use the same. Files that they name
+must exist on the executors.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    import ssl
-
     from penstock.client.admin import Admin
     from penstock.spark.options import ReaderOptions
 
@@ -33,21 +31,20 @@ class Cluster:
         """An admin client of this process; `more` are its arguments."""
         from penstock.client.admin import Admin
 
-        return Admin(self.bootstrap, client_id=client_id, ssl=self.ssl(), **more)
+        return Admin(self.bootstrap, client_id=client_id, **self.security(), **more)
 
-    def ssl(self) -> ssl.SSLContext | None:
-        """The SSL context of the options; None for plaintext. Raises ConfigError."""
-        from penstock.spark.connections import ssl_context
-        from penstock.spark.options import tls_of
+    def security(self) -> dict[str, Any]:
+        """The security options of clients of this process. Raises ConfigError."""
+        from penstock.spark.connections import client_security
+        from penstock.spark.options import security_of
 
-        tls = tls_of(self.options)
-        return None if tls is None else ssl_context(tls)
+        return client_security(security_of(self.options))
 
     def reader(self) -> ReaderOptions:
         """Options for reading a range of a topic in this process."""
-        from penstock.spark.options import ReaderOptions, tls_of
+        from penstock.spark.options import ReaderOptions, security_of
 
-        return ReaderOptions(tls=tls_of(self.options))
+        return ReaderOptions(security=security_of(self.options))
 
 
 def cluster_of(where: Cluster | str) -> Cluster:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import gc
 import os
-import ssl
 import threading
 from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
@@ -20,8 +19,8 @@ from typing import Any, Final, TypeVar
 from penstock.client.background import Background
 from penstock.client.cluster_client import ClusterClient
 from penstock.client.cluster_metadata import TopicPartition
-from penstock.client.errors import ConfigError
-from penstock.spark.options import ReaderOptions, TlsOptions
+from penstock.client.settings import options_from_properties
+from penstock.spark.options import ReaderOptions, SecurityOptions
 
 T = TypeVar("T")
 
@@ -38,7 +37,6 @@ class SharedCluster:
         self.bootstrap = bootstrap
         self.densities: dict[TopicPartition, float] = {}
         """Bytes per offset, estimated from what was read."""
-        context = None if options.tls is None else ssl_context(options.tls)
         self.background = Background.acquire()
         try:
             self.client = ClusterClient(
@@ -46,7 +44,7 @@ class SharedCluster:
                 client_id=options.client_id,
                 request_timeout_ms=options.request_timeout_ms,
                 connect_timeout_ms=options.connect_timeout_ms,
-                ssl=context,
+                **client_security(options.security),
             )
         except BaseException:
             self.background.release()
@@ -125,16 +123,6 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def ssl_context(tls: TlsOptions) -> ssl.SSLContext:
-    """An SSL context for these options. Raises ConfigError if a file cannot be loaded."""
-    try:
-        context = ssl.create_default_context(cafile=tls.truststore, cadata=tls.certificates)
-        if tls.keystore is not None:
-            context.load_cert_chain(tls.keystore, password=tls.key_password)
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"cannot load the TLS files: {error}",
-            hint="kafka.ssl.truststore.location and kafka.ssl.keystore.location must be PEM files",
-        ) from error
-    context.check_hostname = tls.check_hostname
-    return context
+def client_security(security: SecurityOptions | None) -> dict[str, Any]:
+    """The options of a client with these settings."""
+    return {} if security is None else options_from_properties(dict(security.settings))

@@ -34,6 +34,27 @@ class ReadStalled(TimedOut):
     retriable = False
 
 
+class Superseded(PenstockError):
+    """The same query was started again elsewhere; nothing of this run is written any more."""
+
+
+class MarginCrossed(PenstockError):
+    """A batch took so long that its transactions may time out; nothing of it is visible."""
+
+
+class RowsLost(PenstockError):
+    """Rows of a decided batch are not visible, because their transactions timed out before they were committed."""
+
+    def __init__(self, message: str, *, ranges: tuple[tuple[str, int, int, int], ...] = (), hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.ranges = ranges
+        """Topic, partition, first offset and the offset after the last, of each range with such rows."""
+
+
+class LedgerDamaged(PenstockError):
+    """The ledger of exactly-once writes cannot be read, or does not fit the query."""
+
+
 class TableError(PenstockError):
     """Base of all errors of tables."""
 

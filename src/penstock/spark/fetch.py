@@ -86,7 +86,7 @@ class RowBuilder:
     def add(self, buffer: Buffer, header: BatchHeader, start: int, end: int) -> Iterator[pyarrow.RecordBatch]:
         """Add the records of a batch with offsets in [start, end); yields rows that are ready.
 
-        Raises RecordError for damaged bytes; nothing of the batch is added then.
+        Raises RecordError for damaged bytes; no record of the batch is added then.
         """
         if header.timestamp_type != self._timestamp_type:
             yield from self.finish()
@@ -342,7 +342,7 @@ class _Prefetcher:
         message = f"{self._partition} cannot be read from offset {self._position} to {self._end}: {what}"
         if self._options.fail_on_data_loss:
             raise DataLost(message, hint=f"{hint} Set failOnDataLoss to false to continue with what is left".strip())
-        _log.warning("data loss accepted, failOnDataLoss is false: %s", message)
+        _log.warning("data loss accepted: failOnDataLoss=false reason=%s", message)
 
     async def _try(self) -> Chunk | None:
         """One fetch; None if it brought nothing, with the position moved or not."""
@@ -405,7 +405,7 @@ class _Prefetcher:
                 hint="Run a batch query again; give a stream a new checkpointLocation, or set failOnDataLoss to false "
                 "to read the new topic from its start",
             )
-        _log.warning("data loss accepted, failOnDataLoss is false: %s", message)
+        _log.warning("data loss accepted: failOnDataLoss=false reason=%s", message)
         self._position = self._end
 
     async def _take(self, data: PartitionData) -> Chunk | None:

@@ -126,12 +126,11 @@ class LagListener(StreamingQueryListener):
 
     def _connected(self, bootstrap: str) -> Admin:
         from penstock.client.admin import Admin
-        from penstock.spark.connections import ssl_context
-        from penstock.spark.options import tls_of
+        from penstock.spark.connections import client_security
+        from penstock.spark.options import security_of
 
-        tls = tls_of(self._options)
-        context = None if tls is None else ssl_context(tls)
-        return Admin(bootstrap, client_id="penstock-spark-lag", request_timeout_ms=_TIMEOUT_MS, ssl=context)
+        security = client_security(security_of(self._options))
+        return Admin(bootstrap, client_id="penstock-spark-lag", request_timeout_ms=_TIMEOUT_MS, **security)
 
     def __getstate__(self) -> dict[str, Any]:
         # Threads and connections are not pickled.
@@ -394,7 +393,7 @@ class LagCommitter:
         now_s = time.monotonic()
         if now_s - self._warned_s.get(progress.group, -_RETRY_S * 12) >= _RETRY_S * 12:
             self._warned_s[progress.group] = now_s
-            _log.warning("cannot publish lag group=%s error=%s", progress.group, one_line(error))
+            _log.warning("cannot publish lag: group=%s error=%s", progress.group, one_line(error))
 
 
 def _commit_to_empty_group(admin: Admin, progress: QueryProgress) -> None:
@@ -475,7 +474,7 @@ class QueryMember:
             on_failure=self._fail,
             on_loss=self._is_member.clear,
         )
-        self._task = asyncio.ensure_future(self._worker.run())
+        self._task = asyncio.create_task(self._worker.run())
 
     async def _on_assignment(self, step: Revoke | Assign) -> None:
         if isinstance(step, Assign):

@@ -86,9 +86,9 @@ class StreamOffset:
             lag = LagTarget(targets[0][0], targets[0][2]) if targets else None
             return StreamOffset(offsets_from_json(plain), ids, starts, _INITIAL in value, lag)
         except ValueError as error:
-            said = error.message if isinstance(error, ConfigError) else str(error)
+            reason = error.message if isinstance(error, ConfigError) else str(error)
             raise CheckpointMismatch(
-                f"the checkpoint contains an offset that is not ours: {said}",
+                f"the checkpoint contains an offset that is not ours: {reason}",
                 hint="It belongs to another source. Use a separate checkpointLocation",
             ) from None
 

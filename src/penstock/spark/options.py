@@ -12,7 +12,9 @@ failOnDataLoss.
 
 from __future__ import annotations
 
+import functools
 import json
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -23,6 +25,8 @@ from penstock.client.cluster_metadata import TopicPartition
 from penstock.client.errors import ConfigError
 from penstock.spark.errors import DataLost, UnknownOption
 from penstock.spark.formats.spec import OPTION_NAMES as DECODE_NAMES
+
+_log = logging.getLogger("penstock.spark")
 
 Isolation = Literal["read_uncommitted", "read_committed"]
 T = TypeVar("T")
@@ -44,7 +48,10 @@ SOURCE_NAMES: Final = (
     "partition.metadata.cache.ttl.ms",
     "groupIdPrefix", "visibleLag", "penstock.batchRows", "penstock.fetchBytes", *DECODE_NAMES,
 )  # fmt: skip
-SINK_NAMES: Final = ("topic", "includeHeaders")
+SINK_NAMES: Final = (
+    "topic", "includeHeaders", "penstock.delivery", "penstock.transaction.timeout.ms", "penstock.ledger.topic",
+    "penstock.write.id", "penstock.lost.rows",
+)  # fmt: skip
 _REJECTED: Final = {
     "kafka.auto.offset.reset": "set startingOffsets to earliest or latest: Spark keeps the offsets, not the consumer",
     "kafka.key.deserializer": "keys are binary: convert them with DataFrame operations",
@@ -68,14 +75,13 @@ _EXAMPLES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class TlsOptions:
-    """TLS settings; all files are PEM."""
+class SecurityOptions:
+    """TLS and SASL settings by Kafka's names, for the clients of a task. They may be secrets, so `repr` is empty.
 
-    truststore: str | None = None
-    certificates: str | None = None
-    keystore: str | None = None
-    key_password: str | None = None
-    check_hostname: bool = True
+    Write secrets as `file:/path` or `env:NAME`: executors follow them, and plans have only the reference.
+    """
+
+    settings: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +99,13 @@ class ReaderOptions:
     check_crcs: bool = True
     client_id: str = "penstock-spark"
     rack: str | None = None
-    tls: TlsOptions | None = None
+    security: SecurityOptions | None = None
 
     def connection_options(self) -> ReaderOptions:
         """The part that decides whether two readers can share a connection."""
         return replace(
             _DEFAULTS, request_timeout_ms=self.request_timeout_ms, connect_timeout_ms=self.connect_timeout_ms,
-            client_id=self.client_id, rack=self.rack, tls=self.tls,
+            client_id=self.client_id, rack=self.rack, security=self.security,
         )  # fmt: skip
 
 
@@ -246,24 +252,50 @@ def check_sink_names(given: Mapping[str, str]) -> None:
     _RawOptions(given).check_names(names)
 
 
-def tls_of(given: Mapping[str, str]) -> TlsOptions | None:
-    """TLS settings if kafka.security.protocol is SSL, else None. Other protocols are rejected."""
+def security_of(given: Mapping[str, str]) -> SecurityOptions | None:
+    """TLS and SASL settings; None if kafka.security.protocol is PLAINTEXT. ConfigError.
+
+    Logs a warning for secrets as plain text: they are in the options that Spark keeps.
+    """
     options = _RawOptions(given)
     protocol = (options.text("kafka.security.protocol") or "PLAINTEXT").upper()
     if protocol == "PLAINTEXT":
         return None
-    if protocol != "SSL":
-        raise ConfigError(f"kafka.security.protocol {protocol} is not supported", hint="Use PLAINTEXT or SSL")
+    if protocol not in _PROTOCOLS:
+        raise ConfigError(f"kafka.security.protocol {protocol} is not supported", hint=f"Use {', '.join(_PROTOCOLS)}")
     for name in ("kafka.ssl.truststore.type", "kafka.ssl.keystore.type"):
         kind = options.text(name)
-        if kind is not None and kind.upper() != "PEM":
-            raise ConfigError(f"{name} {kind} is not supported", hint="Convert the store to PEM")
-    return TlsOptions(
-        truststore=options.text("kafka.ssl.truststore.location"),
-        certificates=options.text("kafka.ssl.truststore.certificates"),
-        keystore=options.text("kafka.ssl.keystore.location"),
-        key_password=options.text("kafka.ssl.key.password"),
-        check_hostname=(options.given("kafka.ssl.endpoint.identification.algorithm") or "https").strip() != "",
+        if kind is not None and kind.upper() not in ("PEM", "PKCS12"):
+            raise ConfigError(f"{name} {kind} is not supported", hint="Convert the store to PEM or PKCS12")
+    if protocol.startswith("SASL_") and not options.text("kafka.sasl.mechanism"):
+        raise ConfigError("option kafka.sasl.mechanism is missing", hint="Use PLAIN, SCRAM-SHA-512 or OAUTHBEARER")
+    found = {"security.protocol": protocol}
+    for name in _SECURITY_NAMES:
+        text = options.given(f"kafka.{name}")
+        if text is not None:
+            found[name] = text
+    for name in plain_secrets(found):
+        _warn_of(name)
+    return SecurityOptions(tuple(found.items()))
+
+
+def plain_secrets(settings: Mapping[str, str]) -> list[str]:
+    """The settings, by Kafka's names, with a secret that is not a reference: file:/path or env:NAME."""
+    found = [name for name in _SECRETS if name in settings and not settings[name].startswith(_REFERENCES)]
+    jaas = settings.get(_JAAS, "")
+    if not jaas.startswith(_REFERENCES) and _SECRET_IN_JAAS.search(jaas):
+        found.append(_JAAS)
+    return found
+
+
+@functools.cache
+def _warn_of(name: str) -> None:
+    """Log a warning, once per process: options are parsed for every batch."""
+    _log.warning(
+        "secret as plain text in an option, which Spark keeps with the query: option=kafka.%s. Plans show it redacted "
+        "if the session has spark.sql.redaction.options.regex=%s. Write file:/path or env:NAME, which executors follow",
+        name,
+        REDACTION,
     )
 
 
@@ -301,7 +333,7 @@ def _positions(options: _RawOptions, *, streaming: bool) -> tuple[Position, Posi
 
 
 def _position(options: _RawOptions, edge: str, default: Position, *, or_latest: bool) -> Position:
-    """From one timestamp for all partitions, else from timestamps, else from offsets."""
+    """A position by one timestamp for all partitions, else by timestamps, else by offsets."""
     time_name, times_name, offsets_name = f"{edge}Timestamp", f"{edge}OffsetsByTimestamp", f"{edge}Offsets"
     if options.has(time_name):
         return AtTimes(options.whole(time_name, least=0), {}, or_latest)
@@ -345,7 +377,7 @@ def _reader(options: _RawOptions) -> ReaderOptions:
         check_crcs=options.flag("kafka.check.crcs", default.check_crcs),
         client_id=options.text("kafka.client.id") or default.client_id,
         rack=options.text("kafka.client.rack"),
-        tls=tls_of(options.all),
+        security=security_of(options.all),
     )
 
 
@@ -417,8 +449,8 @@ class _RawOptions:
         try:
             return parse(json.loads(text))
         except ValueError as error:
-            said = error.message if isinstance(error, ConfigError) else "it is not valid JSON"
-            raise ConfigError(f"option {name} is {text}: {said}", hint=_EXAMPLES.get(name, "")) from None
+            reason = error.message if isinstance(error, ConfigError) else "it is not valid JSON"
+            raise ConfigError(f"option {name} is {text}: {reason}", hint=_EXAMPLES.get(name, "")) from None
 
 
 # ---------------------------------------------------------------------------------------------- positions
@@ -593,5 +625,16 @@ _PRODUCER: Final = """
     partitioner.ignore.keys retries transaction.timeout.ms transaction.two.phase.commit.enable transactional.id
     value.serializer
 """
+_JAAS: Final = "sasl.jaas.config"
+_SECRETS: Final = (
+    "ssl.key.password", "ssl.keystore.key", "ssl.keystore.password", "ssl.truststore.password",
+    "sasl.oauthbearer.client.credentials.client.secret", "sasl.oauthbearer.assertion.private.key.passphrase",
+)  # fmt: skip
+_REFERENCES: Final = ("file:", "env:")
+_SECRET_IN_JAAS: Final = re.compile(r"""(?:password|clientsecret)\s*=\s*["']?(?!["']?(?:file|env):)""", re.IGNORECASE)
+REDACTION: Final = "(?i)url|secret|password|passphrase|token|jaas|keystore[.]key"
+"""Spark's default for spark.sql.redaction.options.regex, and what else of Kafka's settings is secret."""
+_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_SECURITY_NAMES: Final = tuple(name for name in _BOTH.split() if name.startswith(("ssl.", "sasl.")))
 CONSUMER_NAMES: Final = tuple((_BOTH + _CONSUMER).split())
 PRODUCER_NAMES: Final = tuple((_BOTH + _PRODUCER).split())

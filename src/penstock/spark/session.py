@@ -40,6 +40,7 @@ from penstock.spark.environment import (
     is_local,
     settings_from_environment,
 )
+from penstock.spark.options import REDACTION
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
@@ -54,7 +55,11 @@ _PACKAGES: Final = (
 _OPTIONAL: Final = ("fastavro", "google.protobuf")
 _LEFT_OUT: Final = frozenset({"__pycache__", "tests", "test", "include"})
 # TCP between Spark and its Python costs two delayed acknowledgements of 40 ms per micro-batch.
-_SETTINGS: Final = {"spark.python.unix.domain.socket.enabled": "true"}
+_SETTINGS: Final = {
+    "spark.python.unix.domain.socket.enabled": "true",
+    # Spark's own default knows neither JAAS texts nor private keys.
+    "spark.sql.redaction.options.regex": REDACTION,
+}
 _ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
 _FINISHED: Final = "spark.penstock.registered"
 _REMOTE: Final = "sc://"

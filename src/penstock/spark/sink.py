@@ -4,11 +4,14 @@ Columns are value (required), key, headers, topic and partition, as in the stock
 and columns are checked in the driver before a task runs. `kafka.*` sets the producer where it has such a setting. Only
 mode("append") is possible: a topic cannot be overwritten.
 
-Delivery is at least once: each task's producer is idempotent, but a task that Spark runs again writes again. A task
-returns a receipt when all its records are acknowledged; the driver's commit checks that no receipt is missing and that
-all are of one query and batch. Spark builds a new writer for every commit, so nothing is kept between batches. Worker
-processes keep their producer, at most four, so a micro-batch pays for no connection; a producer that failed a task is
-discarded.
+Delivery is at least once by default: each task's producer is idempotent, but a task that Spark runs again writes
+again. A task returns a receipt when all its records are acknowledged; the driver's commit checks that no receipt is
+missing and that all are of one query and batch. Spark builds a new writer for every commit, so nothing is kept between
+batches. Worker processes keep their producer, at most four, so a micro-batch pays for no connection; a producer that
+failed a task is discarded.
+
+With penstock.delivery=exactly-once a task writes in a transaction and leaves it prepared, and the driver's commit
+decides (`exactly_once`, `ledger`).
 """
 
 from __future__ import annotations
@@ -24,8 +27,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from penstock.client.errors import ConfigError, PenstockError
+from penstock.spark import exactly_once
 from penstock.spark.errors import one_line
-from penstock.spark.options import TlsOptions, bootstrap_of, check_sink_names, tls_of
+from penstock.spark.exactly_once import ExactlyOnceOptions, Plan, Prepared, TaskTransaction, WriteKey
+from penstock.spark.ledger import StoredRange
+from penstock.spark.ledger_topic import DEFAULT_TOPIC, LedgerOptions
+from penstock.spark.options import SecurityOptions, bootstrap_of, check_sink_names, security_of
 
 if TYPE_CHECKING:
     import pyarrow
@@ -44,9 +51,16 @@ _REJECTED: Final = {
     "kafka.value.serializer": "Values are written as the column has them: binary or string",
     "kafka.interceptor.classes": "Interceptors need the Java producer, which is not used",
     "kafka.partitioner.class": "Add a column named partition to choose partitions",
-    "kafka.transactional.id": "The sink is at least once and does not use transactions",
+    "kafka.transactional.id": "Set penstock.delivery to exactly-once: the sink names its transactions itself",
+    "kafka.transaction.timeout.ms": "Set penstock.transaction.timeout.ms",
+    "kafka.transaction.two.phase.commit.enable": "The sink uses two-phase commit where the brokers have it",
 }
-_NOT_OPTIONS: Final = frozenset({"self", "bootstrap_servers", "key", "value", "partitioner", "interceptors", "ssl"})
+AT_LEAST_ONCE: Final = "at-least-once"
+EXACTLY_ONCE: Final = "exactly-once"
+_SECURITY: Final = ("ssl", "sasl", "security")
+_NOT_OPTIONS: Final = frozenset({"self", "bootstrap_servers", "key", "value", "partitioner", "interceptors", "ssl"}) | {
+    "transactional_id", "transaction_timeout_ms", "transaction_two_phase_commit",
+}  # fmt: skip
 _OTHER_NAMES: Final = {"kafka.socket.connection.setup.timeout.ms": "connect_timeout_ms"}
 _COLUMNS: Final = ("value", "key", "headers", "partition")
 _MAX_PRODUCERS: Final = 4
@@ -69,26 +83,32 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
     """The writer for `DataSource.writer`."""
     if overwrite:
         raise ConfigError("a topic cannot be overwritten", hint='Use .mode("append")')
-    return BatchWriter(checked_options(options, schema))
+    found = checked_options(options, schema)
+    return BatchWriter(found, None if found.exactly_once is None else exactly_once.batch_plan(found.exactly_once))
 
 
 class BatchWriter(DataSourceArrowWriter):
     """Pickled to every task, and to a process of the driver for commit or abort."""
 
-    def __init__(self, options: SinkOptions) -> None:
+    def __init__(self, options: SinkOptions, plan: Plan | None = None) -> None:
         self._options = options
+        self._plan = plan
 
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
-        return TaskWriter(self._options).write(iterator)
+        return TaskWriter(self._options, self._plan).write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         receipt = batch_receipt(messages, None)
+        exactly_once.commit(receipt.prepared)
         _log.info(
-            "write committed records=%d ranges=%s", receipt.records, ", ".join(map(str, receipt.stored)) or "none"
+            "write committed: records=%d ranges=%s", receipt.records, ", ".join(map(str, receipt.stored)) or "none"
         )
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        log_abort("the write", messages)
+        if self._plan is None:
+            log_abort("the write", messages)
+        else:
+            abort_transactions(self._plan, "the write", messages, 0)
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
@@ -96,31 +116,54 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
 
     In complete mode (`overwrite`) each batch is appended as a whole, as in the stock connector.
     """
-    return StreamWriter(checked_options(options, schema))
+    found = checked_options(options, schema)
+    if found.exactly_once is not None and found.exactly_once.write_id is not None:
+        raise ConfigError("option penstock.write.id is for batch writes", hint="A stream has its checkpoint. Remove it")
+    plan = None if found.exactly_once is None else exactly_once.stream_plan(found.exactly_once)
+    return StreamWriter(found, plan, options.get("checkpointLocation") or "")
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
     """Pickled to every task; built again in the driver for each commit or abort."""
 
-    def __init__(self, options: SinkOptions) -> None:
+    def __init__(self, options: SinkOptions, plan: Plan | None = None, name: str = "") -> None:
         self._options = options
+        self._plan = plan
+        self._name = name
 
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
-        return TaskWriter(self._options).write(iterator)
+        return TaskWriter(self._options, self._plan).write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         receipt = batch_receipt(messages, batchId)
-        _log.info("batch committed batch=%r records=%d", str(receipt.key), receipt.records)
+        exactly_once.commit(receipt.prepared, self._name)
+        _log.info("batch committed: batch=%r records=%d", str(receipt.key), receipt.records)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        log_abort(f"batch {batchId}", messages)
+        if self._plan is None:
+            log_abort(f"batch {batchId}", messages)
+        else:
+            abort_transactions(self._plan, f"batch {batchId}", messages, batchId, self._name)
 
 
 def log_abort(what: str, messages: list[WriterCommitMessage | None]) -> None:
     """Logs what an aborted write left: records in a log cannot be removed."""
     left = ranges_left_in_log(messages)
     if left:
-        _log.warning("write aborted what=%r records_left_in_log=%s", what, ", ".join(map(str, left)))
+        _log.warning("write aborted: what=%r records_left_in_log=%s", what, ", ".join(map(str, left)))
+
+
+def abort_transactions(
+    plan: Plan, what: str, messages: list[WriterCommitMessage | None], batch_id: int, name: str = ""
+) -> None:
+    """Aborts what tasks wrote. A failure is logged only: it must not hide why the write was aborted."""
+    prepared = [each.prepared for each in messages if isinstance(each, TaskReceipt) and each.prepared is not None]
+    try:
+        if not exactly_once.abort(plan, prepared, batch_id, name):
+            _log.warning("aborted after its decision, the next start of the query carries it out: what=%r", what)
+    except PenstockError as error:
+        # The next run aborts them, or their time-out does.
+        _log.warning("transactions not aborted: what=%r error=%r", what, one_line(error))
 
 
 # ---------------------------------------------------------------------------------------------- options and columns
@@ -133,7 +176,9 @@ class SinkOptions:
     bootstrap: str
     topic: str | None
     producer: tuple[tuple[str, Any], ...]
-    tls: TlsOptions | None = None
+    security: SecurityOptions | None = None
+    exactly_once: ExactlyOnceOptions | None = None
+    """None for at-least-once delivery."""
 
     @property
     def delivery_timeout_s(self) -> float:
@@ -158,7 +203,50 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
     for name, hint in _REJECTED.items():
         if name in named:
             raise ConfigError(f"option {name} is not supported", hint=hint)
-    return SinkOptions(bootstrap, topic, tuple(_producer(named).items()), tls_of(given))
+    chosen, security = _producer(named), security_of(given)
+    return SinkOptions(bootstrap, topic, tuple(chosen.items()), security, _delivery(named, chosen, bootstrap, security))
+
+
+_ONLY_EXACTLY_ONCE: Final = (
+    "penstock.transaction.timeout.ms", "penstock.ledger.topic", "penstock.write.id", "penstock.lost.rows",
+)  # fmt: skip
+
+
+def _delivery(
+    named: Mapping[str, str], chosen: Mapping[str, Any], bootstrap: str, security: SecurityOptions | None
+) -> ExactlyOnceOptions | None:
+    """The options of exactly-once delivery; None if it is not wanted. Raises ConfigError."""
+    delivery = named.get("penstock.delivery", AT_LEAST_ONCE).strip().lower()
+    if delivery not in (AT_LEAST_ONCE, EXACTLY_ONCE):
+        raise ConfigError(
+            f"option penstock.delivery is {named['penstock.delivery']!r}", hint=f"Use {AT_LEAST_ONCE} or {EXACTLY_ONCE}"
+        )
+    if delivery == AT_LEAST_ONCE:
+        for name in _ONLY_EXACTLY_ONCE:
+            if name in named:
+                raise ConfigError(
+                    f"option {name} has no effect with {AT_LEAST_ONCE} delivery",
+                    hint=f"Set penstock.delivery to {EXACTLY_ONCE}, or remove it",
+                )
+        return None
+    name = "penstock.transaction.timeout.ms"
+    timeout_ms = _converted(name, named.get(name, str(exactly_once.DEFAULT_TIMEOUT_MS)), int)
+    if timeout_ms < exactly_once.LEAST_TIMEOUT_MS:
+        raise ConfigError(f"option {name} is {timeout_ms}", hint=f"At least {exactly_once.LEAST_TIMEOUT_MS} are needed")
+    exactly_once.transactional_settings(chosen, timeout_ms)
+    lost = named.get("penstock.lost.rows", "fail").strip().lower()
+    if lost not in ("fail", "accept"):
+        raise ConfigError(f"option penstock.lost.rows is {lost!r}", hint="Use fail or accept")
+    topic, write_id = (_text(named, name) for name in ("penstock.ledger.topic", "penstock.write.id"))
+    ledger = LedgerOptions(bootstrap, topic or DEFAULT_TOPIC, int(chosen.get("delivery_timeout_ms", 120_000)), security)
+    return ExactlyOnceOptions(ledger, timeout_ms, write_id, lost == "accept")
+
+
+def _text(named: Mapping[str, str], name: str) -> str | None:
+    found = named.get(name)
+    if found is not None and not found.strip():
+        raise ConfigError(f"option {name} is empty", hint="Set it, or remove it")
+    return None if found is None else found.strip()
 
 
 def _producer(named: Mapping[str, str]) -> dict[str, Any]:
@@ -186,10 +274,14 @@ def _check(chosen: Mapping[str, Any]) -> None:
 
 
 def _settings() -> dict[str, Callable[[str], Any]]:
-    """The producer's options, with the conversion of each from text."""
+    """The producer's options, with the conversion of each from text. Those of TLS and SASL are `SecurityOptions`."""
     from penstock.client.producer.settings import ProducerSettings
 
-    options = [each for each in fields(ProducerSettings) if each.init and each.name not in _NOT_OPTIONS]
+    options = [
+        each
+        for each in fields(ProducerSettings)
+        if each.init and each.name not in _NOT_OPTIONS and each.name.partition("_")[0] not in _SECURITY
+    ]
     return {each.name: _converter(str(each.type)) for each in options}
 
 
@@ -252,22 +344,33 @@ def _wrong(name: str, wanted: str, found: Any) -> ConfigError:
 
 
 class TaskWriter:
-    """Writes the rows of one task."""
+    """Writes the rows of one task: in a transaction if there is a plan for one."""
 
-    def __init__(self, options: SinkOptions) -> None:
+    def __init__(self, options: SinkOptions, plan: Plan | None = None) -> None:
         self._options = options
+        self._place = _where()
+        self._transaction = None if plan is None else self._planned(plan)
+
+    def _planned(self, plan: Plan) -> TaskTransaction:
+        key = plan.key or self._place.write_key()
+        return TaskTransaction(plan, key, self._options.bootstrap, dict(self._options.producer))
 
     def write(self, batches: Iterable[pyarrow.RecordBatch]) -> TaskReceipt:
         """Stores all rows and returns the receipt. Raises WriteFailed."""
         try:
             return self._written(batches)
         except PenstockError as error:
-            discard(self._options)
+            self._discard()
             raise WriteFailed(one_line(error), code=error.code, retriable=error.retriable) from None
         except (TypeError, ValueError) as error:
             # The kernel rejected a row, for example a header without a key.
-            discard(self._options)
+            self._discard()
             raise WriteFailed(one_line(error)) from None
+        except BaseException:
+            # The source of the rows failed, or Spark interrupts the task.
+            if self._transaction is not None:
+                self._transaction.abandon()
+            raise
 
     def _written(self, batches: Iterable[pyarrow.RecordBatch]) -> TaskReceipt:
         waiting: deque[BulkDelivery] = deque()
@@ -278,18 +381,34 @@ class TaskWriter:
         for batch in batches:
             for topic, rows in by_topic(batch, self._options.topic):
                 if producer is None:
-                    producer = producer_for(self._options)
+                    producer = self._producer()
+                if producer is None:
+                    break  # The rows are read to their end all the same: Spark would end the worker.
                 check_partitions(rows, topic, len(producer.partitions_for(topic)))
                 waiting.append(producer.send_arrow(topic, rows))
                 records += rows.num_rows
             while waiting and waiting[0].done():
                 stored += _ranges(waiting.popleft(), timeout_s)
-        if producer is not None:
+        made = None if self._transaction is None else self._transaction.prepare(timeout_s)
+        if producer is not None and made is None:
             producer.flush(timeout_s)
         for delivery in waiting:
             stored += _ranges(delivery, timeout_s)
-        key, task, attempt = _where()
-        return TaskReceipt(key, task, attempt, records, merged_ranges(stored))
+        ranges = merged_ranges(stored)
+        prepared = None if made is None else made(records, ranges)
+        return TaskReceipt(self._place.key, self._place.task, self._place.attempt, records, ranges, prepared)
+
+    def _producer(self) -> Producer[Any, Any] | None:
+        """The producer for the first row; None if the rows were written before."""
+        if self._transaction is None:
+            return producer_for(self._options)
+        return None if self._transaction.has_skipped else self._transaction.begin()
+
+    def _discard(self) -> None:
+        if self._transaction is None:
+            discard(self._options)
+        else:
+            self._transaction.abandon()
 
 
 def by_topic(batch: pyarrow.RecordBatch, topic: str | None) -> Iterator[tuple[str, pyarrow.RecordBatch]]:
@@ -336,17 +455,36 @@ def _ranges(delivery: BulkDelivery, timeout_s: float) -> list[StoredRange]:
     ]
 
 
-def _where() -> tuple[BatchKey, int, int]:
-    """The batch of this task, the task's number, and its attempt."""
+class TaskPlace(NamedTuple):
+    """Which attempt of which task of which batch this is."""
+
+    key: BatchKey
+    run_id: str | None
+    task: int
+    attempt: int
+
+    def write_key(self) -> WriteKey:
+        """Raises WriteFailed outside of a stream."""
+        if self.key.query_id is None or self.key.batch_id is None or self.run_id is None:
+            raise WriteFailed(
+                "Spark does not say which batch of which query this task belongs to",
+                hint="Exactly-once delivery of a stream needs Spark 4.0 or newer",
+            )
+        return WriteKey(self.key.query_id, self.run_id, self.key.batch_id)
+
+
+def _where() -> TaskPlace:
     from pyspark import TaskContext
 
     context = TaskContext.get()
     if context is None:
-        return BatchKey(None, None), 0, 0
+        return TaskPlace(BatchKey(None, None), None, 0, 0)
     batch = context.getLocalProperty("streaming.sql.batchId")
     query = context.getLocalProperty("sql.streaming.queryId")
     key = BatchKey(query, int(batch)) if batch is not None and query is not None else BatchKey(None, None)
-    return key, context.partitionId(), context.attemptNumber()
+    # Spark runs the jobs of a streaming query in a group that is named after the run of the query.
+    run_id = context.getLocalProperty("spark.jobGroup.id")
+    return TaskPlace(key, run_id, context.partitionId(), context.attemptNumber())
 
 
 # ---------------------------------------------------------------------------------------------- receipts
@@ -362,18 +500,6 @@ class BatchKey(NamedTuple):
         return "the write" if self.query_id is None else f"batch {self.batch_id} of query {self.query_id}"
 
 
-class StoredRange(NamedTuple):
-    """Offsets [start, end) of a partition contain the records of this write, possibly interleaved with others."""
-
-    topic: str
-    partition: int
-    start: int
-    end: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition} [{self.start}, {self.end})"
-
-
 @dataclass(frozen=True)
 class TaskReceipt(WriterCommitMessage):
     """What one task stored; all its records are acknowledged."""
@@ -383,6 +509,8 @@ class TaskReceipt(WriterCommitMessage):
     attempt: int
     records: int
     stored: tuple[StoredRange, ...]
+    prepared: Prepared | None = None
+    """The transaction that the records are in; None with at-least-once delivery."""
 
 
 @dataclass(frozen=True)
@@ -392,6 +520,7 @@ class BatchReceipt:
     key: BatchKey
     records: int
     stored: tuple[StoredRange, ...]
+    prepared: tuple[Prepared, ...] = ()
 
 
 def batch_receipt(messages: Sequence[WriterCommitMessage | None], batch_id: int | None) -> BatchReceipt:
@@ -407,7 +536,10 @@ def batch_receipt(messages: Sequence[WriterCommitMessage | None], batch_id: int 
     if batch_id is not None and key.batch_id not in (None, batch_id):
         raise IncompleteWrite(f"cannot commit batch {batch_id}: tasks have written {key}")
     ranges = merged_ranges(stored for receipt in receipts for stored in receipt.stored)
-    return BatchReceipt(key, sum(receipt.records for receipt in receipts), ranges)
+    prepared = tuple(receipt.prepared for receipt in receipts if receipt.prepared is not None)
+    if len({each.key for each in prepared}) > 1:
+        raise IncompleteWrite(f"tasks wrote for different runs of {key}")
+    return BatchReceipt(key, sum(receipt.records for receipt in receipts), ranges, prepared)
 
 
 def ranges_left_in_log(messages: Sequence[WriterCommitMessage | None]) -> tuple[StoredRange, ...]:
@@ -435,14 +567,13 @@ _producers: dict[SinkOptions, Producer[Any, Any]] = {}
 def producer_for(options: SinkOptions) -> Producer[Any, Any]:
     """The idempotent producer of this process for these options."""
     from penstock.client.producer.producer import Producer
-    from penstock.spark.connections import ssl_context
+    from penstock.spark.connections import client_security
 
     producer = _producers.pop(options, None)
     if producer is None:
         while len(_producers) >= _MAX_PRODUCERS:
             _producers.pop(next(iter(_producers))).close(_QUICK_CLOSE_S)
-        context = None if options.tls is None else ssl_context(options.tls)
-        producer = Producer(options.bootstrap, ssl=context, **dict(options.producer))
+        producer = Producer(options.bootstrap, **client_security(options.security), **dict(options.producer))
     _producers[options] = producer
     return producer
 

@@ -47,7 +47,7 @@ from penstock.spark.connections import freeze_after_first_task, shared_cluster
 from penstock.spark.errors import in_one_line
 from penstock.spark.fetch import read_range, source_ddl
 from penstock.spark.formats.ddl import parse_schema
-from penstock.spark.formats.decoder import decode_batch, decoded_field
+from penstock.spark.formats.decoder import decode_batch, decoded_field, schema_id_of
 from penstock.spark.formats.spec import DecodeSpec, spec_of_options
 from penstock.spark.offsets import (
     AvailableOffsets,
@@ -102,7 +102,8 @@ class PenstockDataSource(DataSource):
 
     def _reading(self, schema: StructType, *, streaming: bool) -> tuple[SourceOptions, DecodeSpec | None]:
         options = parse_source(self.options, streaming=streaming)
-        decode = spec_of_options(self.options)
+        # A schema of the registry stays as it was when the query was made, whatever is registered meanwhile.
+        decode = spec_of_options(self.options, schema_id_of(schema))
         if [(field.name, field.dataType) for field in schema] != [
             (field.name, field.dataType) for field in source_schema(options, decode)
         ]:
@@ -259,7 +260,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             before, available, self._options.topics, fail_on_data_loss=self._options.reader.fail_on_data_loss
         )
         for loss in begin.losses:
-            _log.warning("%s; skipped because failOnDataLoss=false", loss)
+            _log.warning("data loss accepted: failOnDataLoss=false reason=%s", loss)
         latest = {partition: bounds.latest for partition, bounds in available.bounds.items()}
         if self._target is not None:
             latest = _capped(latest, begin.offsets, self._target)

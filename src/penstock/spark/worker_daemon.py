@@ -2,7 +2,7 @@
 
     spark.python.daemon.module = penstock.spark.worker_daemon
 
-Spark closes the pipe of a worker when a query stops or a task needs no more rows, and its own daemon prints a
+Spark closes the pipe of a worker when a query stops or a task needs no further rows, and its own daemon prints a
 traceback for each. Here such a worker ends quietly; every other failure is reported as usual. Nothing else is
 imported: workers are forks of this process. Workers that plan a query's sources are not covered: Spark starts its own
 daemon for them.

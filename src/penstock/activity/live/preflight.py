@@ -33,7 +33,7 @@ _REMOTE: Final = "sc://"
 
 
 class CannotRun(Exception):
-    """Why a run cannot start, and what to do."""
+    """A run cannot start; says why, and what to do."""
 
     def __init__(self, problem: str, advice: str) -> None:
         super().__init__(f"{problem} {advice}")

@@ -411,7 +411,7 @@ T = TypeVar("T")
 
 
 class _Latest(dict[bytes, T]):
-    """At most `most` values by key, in the order of their last change."""
+    """Keeps at most `most` values by key, in the order of their last change."""
 
     def __init__(self, most: int) -> None:
         super().__init__()

@@ -197,7 +197,7 @@ class Watch:
             bootstrap_servers=self._cluster.bootstrap,
             client_id=_CLIENT,
             auto_offset_reset="earliest",
-            ssl=self._cluster.ssl(),
+            **self._cluster.security(),
         ) as consumer:
             partitions = [
                 TopicPartition(topic, index) for topic in topics for index in consumer.partitions_for_topic(topic)

@@ -115,7 +115,7 @@ def _numbered(column: Integers) -> Integers:
 
 
 def trailing_sums(series: Integers, minute_us: Integers, values: Floats, length: timedelta) -> Floats:
-    """For each row, the sum of its series over the `length` before its time.
+    """The sum, for each row, of its series over the `length` before its time.
 
     Series 0 with 5 at minute 1, 7 at minute 2, 9 at minute 4, and a length of two minutes: 0, 5, 7.
     """

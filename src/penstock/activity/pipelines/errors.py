@@ -86,7 +86,7 @@ def cause_of(text: str, name: str) -> PenstockError:
     for words, meaning in _TROUBLES:
         if words in text:
             return _noted(SparkTrouble(f"{name}: {meaning}", hint=_SHOW_TRACEBACK), text)
-    return _noted(PipelineError(f"{name}: {_short(_said(text))}", hint=_SHOW_TRACEBACK), text)
+    return _noted(PipelineError(f"{name}: {_short(_main_line(text))}", hint=_SHOW_TRACEBACK), text)
 
 
 def in_one_line(error: BaseException, name: str) -> PenstockError:
@@ -111,7 +111,7 @@ def full_details(error: BaseException) -> list[str]:
     return list(getattr(error, "__notes__", ()))
 
 
-def _said(text: str) -> str:
+def _main_line(text: str) -> str:
     """The most useful line of a text: what Python raised, else the first cause in Java."""
     raised = [one for one in _RAISED.findall(text) if not one[0].startswith("Py4J")] or _CAUSED.findall(text)
     if not raised:
@@ -129,13 +129,13 @@ def _is_sparks(error: BaseException) -> bool:
     return type(error).__module__.startswith(_SPARKS)
 
 
-def _is_retriable(kind: type[PenstockError], said: str) -> bool:
+def _is_retriable(kind: type[PenstockError], text: str) -> bool:
     """Whether an error, known by its class and text, is retriable.
 
     The code of a broker's error is in the text. A bootstrap error is retriable: an earlier start has succeeded.
     """
     if issubclass(kind, BrokerError):
-        codes = (ErrorCode[each] for each in _CODE.findall(said) if each in ErrorCode.__members__)
+        codes = (ErrorCode[each] for each in _CODE.findall(text) if each in ErrorCode.__members__)
         return next((code.retriable for code in codes), False)
     return kind.retriable or issubclass(kind, BootstrapError | TimedOut)
 

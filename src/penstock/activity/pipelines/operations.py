@@ -164,7 +164,7 @@ class _Judged:
 
 
 def _trailing(matrix: _Matrix) -> _Matrix:
-    """For each window the windows before it, along a third axis."""
+    """The windows before each window, along a third axis."""
     padded = np.concatenate([np.full((matrix.shape[0], TRAILING), np.nan), matrix], axis=1)
     return np.lib.stride_tricks.sliding_window_view(padded, TRAILING, axis=1)[:, :-1]
 

@@ -135,7 +135,7 @@ def _colour(line: Line, number: int) -> int:
 
 
 def thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """At most `_MOST_POINTS` points: the greatest of each stretch, so that peaks stay."""
+    """The points, thinned to at most `_MOST_POINTS`: the greatest of each stretch stays, so that peaks do."""
     if len(points) <= _MOST_POINTS:
         return list(points)
     step = math.ceil(len(points) / _MOST_POINTS)
@@ -183,5 +183,5 @@ def bars(title: str, rows: Sequence[Bar], *, is_scaled: bool = False) -> str:
                     f"<title>{escape(part.name)}: {part.value:,.0f}</title></rect>"
                 )
                 x += width
-        parts.append(f'<text x="{WIDTH - 140}" y="{y + 14}">{escape(bar.said)}</text>')
+        parts.append(f'<text x="{WIDTH - 140}" y="{y + 14}">{escape(bar.detail)}</text>')
     return "\n".join([*parts, "</svg>"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from operator import attrgetter
 from typing import Any, Final
 
 from penstock.activity.report.measurements import Landing, RowsCount, TableCount
@@ -30,6 +31,7 @@ from penstock.activity.report.sections import (
 )
 
 LEAST_SHARE: Final = 0.9
+_DETAIL: Final = attrgetter("detail")
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Goal:
 
     name: str
     is_met: bool | None
-    said: str
+    detail: str
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ class Document:
 
     @property
     def failures(self) -> tuple[str, ...]:
-        return tuple(f"{goal.name}: {goal.said}" for goal in self.goals if goal.is_met is False)
+        return tuple(f"{goal.name}: {goal.detail}" for goal in self.goals if goal.is_met is False)
 
     def sections(self) -> list[Section]:
         """What the report shows, in order. Sections without rows and points are left out."""
@@ -141,10 +143,10 @@ class Document:
             if not one.planted:
                 goals.append(Goal(name, None, "none planted"))
                 continue
-            said = f"precision {one.precision:.2f}, recall {one.recall:.2f} ({one.right} of {one.planted})"
-            said += f"; missed {', '.join(one.missed)}" if one.missed else ""
-            said += f"; wrong {', '.join(one.wrong)}" if one.wrong else ""
-            goals.append(Goal(name, min(one.precision, one.recall) >= LEAST_SHARE, said))
+            detail = f"precision {one.precision:.2f}, recall {one.recall:.2f} ({one.right} of {one.planted})"
+            detail += f"; missed {', '.join(one.missed)}" if one.missed else ""
+            detail += f"; wrong {', '.join(one.wrong)}" if one.wrong else ""
+            goals.append(Goal(name, min(one.precision, one.recall) >= LEAST_SHARE, detail))
         return goals
 
     def _of_incidents(self) -> list[Goal]:
@@ -156,8 +158,8 @@ class Document:
             limit = f"within {IN_TIME_MS // 1000} s"
             if one.after_ms is not None:
                 in_time = one.after_ms <= IN_TIME_MS
-                said = f"{one.after_ms / 1000:.1f} s after its start ({limit})"
-                goals.append(Goal(name, in_time if one.is_judged or in_time else None, said))
+                detail = f"{one.after_ms / 1000:.1f} s after its start ({limit})"
+                goals.append(Goal(name, in_time if one.is_judged or in_time else None, detail))
             elif one.is_judged:
                 goals.append(Goal(name, False, f"no alert ({limit})"))
             else:
@@ -171,6 +173,8 @@ class Document:
             del document[name]
         for landing in document["landings"]:
             del landing["by_second"]
+        for place in ("incidents", "trends"):
+            document[place] = [_with_json_name(row) for row in document[place]]
         for score, one in zip(document["scores"], self.scores, strict=True):
             score |= {"precision": one.precision, "recall": one.recall}
         for place in ("tables", "counts"):
@@ -178,16 +182,22 @@ class Document:
                 row["is_complete"] = each.is_complete
         failures = list(self.failures)
         return {
-            "goals": [asdict(goal) for goal in self.goals], "failures": failures, "is_good": not failures,
+            "goals": [_with_json_name(asdict(goal)) for goal in self.goals],
+            "failures": failures, "is_good": not failures,
             "complete_until_ms": self.complete_until_ms, **document,
         }  # fmt: skip
+
+
+def _with_json_name(row: dict[str, Any]) -> dict[str, Any]:
+    """The row as JSON has it, where `detail` is called "said"."""
+    return {"said" if name == "detail" else name: value for name, value in row.items()}
 
 
 # ---------------------------------------------------------------------------------------------- sections
 
 
 def _goals(document: Document) -> Section:
-    columns = Column("name", "goal", "strong"), Column("is_met", "", "mark"), Column("said", "found")
+    columns = Column("name", "goal", "strong"), Column("is_met", "", "mark"), Column("said", "found", value=_DETAIL)
     return Section("goals", "Goals", table=Table("goals", columns, document.goals))
 
 
@@ -226,7 +236,7 @@ def _incidents(document: Document) -> Section:
     alarms = ", ".join(document.false_alarms[:5])
     columns = (
         Column("subject", "server"), Column("start_ms", "start", "clock"),
-        Column("after_ms", "alert after ms", "number"), Column("said", "alert"),
+        Column("after_ms", "alert after ms", "number"), Column("said", "alert", value=_DETAIL),
     )  # fmt: skip
     return Section(
         "incidents", "Incidents", charts=_drawn(chart), table=Table("incidents", columns, document.incidents),
@@ -236,7 +246,7 @@ def _incidents(document: Document) -> Section:
 
 def _trends(document: Document) -> Section:
     columns = (
-        Column("subject", "item"), Column("said", "keyword"), Column("start_ms", "start", "clock"),
+        Column("subject", "item"), Column("said", "keyword", value=_DETAIL), Column("start_ms", "start", "clock"),
         Column("after_ms", "detected", value=_trend_text),
     )  # fmt: skip
     table = Table("trends", columns, document.trends)

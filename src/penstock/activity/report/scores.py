@@ -72,7 +72,7 @@ class Detection:
     start_ms: int
     after_ms: int | None
     is_judged: bool
-    said: str = ""
+    detail: str = ""
     rank: int | None = None
     """The best rank of a trending item."""
 
@@ -133,11 +133,11 @@ def incident_detections(
             key=lambda alert: alert.time_ms,
             default=None,
         )
-        said = "" if first is None or first.value is None else str(first.value.get("message", ""))
+        detail = "" if first is None or first.value is None else str(first.value.get("message", ""))
         found.append(
             Detection(
                 one.subject, one.start_ms, None if first is None else first.time_ms - one.start_ms,
-                one.start_ms + IN_TIME_MS <= until_ms, said,
+                one.start_ms + IN_TIME_MS <= until_ms, detail,
             )
         )  # fmt: skip
     return found

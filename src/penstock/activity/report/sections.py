@@ -128,7 +128,7 @@ class Bar(NamedTuple):
 
     name: str
     parts: Sequence[Part]
-    said: str
+    detail: str
 
 
 @dataclass(frozen=True)

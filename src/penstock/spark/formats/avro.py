@@ -1,14 +1,13 @@
 """Avro records, plain or in the frame of a schema registry, as Spark structs.
 
-The given schema is the reader schema: it alone decides the columns. In a frame (`confluent`) the schema id names the
-writer schema, which is fetched from the registry once per id; without a registry the reader schema is used for all.
+The schema of the spec is the reader schema: it alone decides the columns. In a frame (`confluent`) the schema id names
+the writer schema, which a registry gives once per id; without a registry the reader schema is used for all.
 Unions other than "or null" and recursive types are rejected.
 """
 
 from __future__ import annotations
 
 import json
-import urllib.request
 from collections.abc import Callable
 from operator import itemgetter
 from typing import Any, Final
@@ -18,6 +17,7 @@ from pyspark.sql import types as spark
 from penstock.client.errors import ConfigError, DeserializationError
 from penstock.spark.errors import one_line
 from penstock.spark.formats.decoder import RecordFormat, undecodable
+from penstock.spark.formats.registry import client_of, framed_reader
 from penstock.spark.formats.spec import DecodeSpec
 
 _PRIMITIVES: Final[dict[str, type[spark.DataType]]] = {
@@ -39,8 +39,6 @@ _LOGICAL: Final[dict[str, type[spark.DataType]]] = {
     "local-timestamp-micros": spark.TimestampNTZType,
 }
 _TIMES: Final = frozenset({"time-millis", "time-micros"})
-_REGISTRY_TIMEOUT_S: Final = 10.0
-_MAX_SCHEMA_BYTES: Final = 4 * 1024 * 1024
 
 
 def avro_format(spec: DecodeSpec) -> RecordFormat:
@@ -48,11 +46,14 @@ def avro_format(spec: DecodeSpec) -> RecordFormat:
     from penstock.client.serializers import Avro
 
     schema = json.loads(spec.schema)
-    resolver = _resolver(spec, schema)
+    if spec.registry is not None:
+        registered: Avro[Any] = Avro(None, reader_schema=schema, registry=client_of(spec.registry))
+        framed = framed_reader(registered)
+        return RecordFormat(struct_of_avro(schema), lambda data: framed(data, None), _access, framed)
     serializer: Avro[Any] = (
         Avro(schema)
         if spec.framing == "none"
-        else Avro(None, reader_schema=schema, framing="confluent", resolver=resolver)
+        else Avro(None, reader_schema=schema, framing="confluent", resolver=lambda _: schema)
     )
     struct = struct_of_avro(schema)
 
@@ -70,20 +71,6 @@ def _access(struct: spark.StructType, number: int) -> Callable[[Any], Any]:
     if field.metadata.get("avro") == "uuid":
         return lambda record: None if record[field.name] is None else str(record[field.name])
     return itemgetter(field.name)
-
-
-def _resolver(spec: DecodeSpec, schema: Any) -> Callable[[int], Any]:
-    if spec.registry is None:
-        return lambda _: schema
-    base = spec.registry.rstrip("/")
-    if not base.startswith(("http://", "https://")):
-        raise ConfigError(f"the registry {base!r} is not a URL", hint="Start it with http:// or https://")
-
-    def ask(number: int) -> Any:
-        with urllib.request.urlopen(f"{base}/schemas/ids/{number}", timeout=_REGISTRY_TIMEOUT_S) as answer:
-            return json.loads(json.loads(answer.read(_MAX_SCHEMA_BYTES))["schema"])
-
-    return ask
 
 
 def struct_of_avro(schema: Any) -> spark.StructType:

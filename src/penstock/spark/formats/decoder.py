@@ -26,7 +26,9 @@ from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_type
 
 from penstock.client.errors import ConfigError, DeserializationError
+from penstock.client.serializers.json import Json
 from penstock.spark.errors import one_line
+from penstock.spark.formats.registry import HEADER, client_of, framed_reader
 from penstock.spark.formats.spec import OPTION, OPTION_NAMES, DecodeSpec, parse_spec, spec_of_options
 
 if TYPE_CHECKING:
@@ -48,6 +50,8 @@ __all__ = [
 ]
 # Returns the function that takes the n-th field of a struct from a record.
 Access = Callable[[spark.StructType, int], Callable[[Any], Any]]
+HEADERS: Final = "headers"
+_SCHEMA_ID: Final = "penstock.schema.id"
 _WHERE: Final = ("topic", "partition", "offset")
 _INTEGERS: Final[dict[type[spark.DataType], int]] = {
     spark.ByteType: 7,
@@ -73,7 +77,8 @@ _ATOMS: Final[dict[type[spark.DataType], Any]] = {
 def decode(df: DataFrame, spec: DecodeSpec | str, **parts: str) -> DataFrame:
     """Adds a column with the decoded column value, named `decoded` unless the spec has another name.
 
-    `spec` is a text as in the option, or a DecodeSpec; `parts` are schema, message, framing, registry, mode, column.
+    `spec` is a text as in the option, or a DecodeSpec; `parts` are schema, message, framing, mode, column, registry,
+    registry_user, registry_password, registry_token, registry_ca and subject.
     """
     from pyspark.sql.functions import col
     from pyspark.sql.pandas.functions import arrow_udf
@@ -89,16 +94,19 @@ def decode(df: DataFrame, spec: DecodeSpec | str, **parts: str) -> DataFrame:
     if spec.column in df.columns:
         raise _taken(spec.column)
     with_place = all(name in df.columns for name in _WHERE)
+    with_headers = spec.registry is not None and with_place and HEADERS in df.columns
     # The stubs do not know that the function type can come from annotations.
     make: Any = arrow_udf
-    function = make(_placed(spec) if with_place else _alone(spec), decoded_field(spec).dataType)
-    columns = [col("value"), *(col(name) for name in _WHERE if with_place)]
-    return df.withColumn(spec.column, function(*columns))
+    chosen = _placed_with_headers(spec) if with_headers else _placed(spec) if with_place else _alone(spec)
+    function = make(chosen, decoded_field(spec).dataType)
+    names = ["value", *(_WHERE if with_place else ()), *([HEADERS] if with_headers else ())]
+    return df.withColumn(spec.column, function(*map(col, names)))
 
 
 def decode_batch(batch: pyarrow.RecordBatch, spec: DecodeSpec) -> pyarrow.RecordBatch:
     """The batch with the decoded column added. Raises DeserializationError in mode failfast."""
-    decoded = Decoder(spec).decode(batch.column("value"))
+    headers = batch.column(HEADERS) if HEADERS in batch.schema.names else None
+    decoded = Decoder(spec).decode(batch.column("value"), headers)
     if decoded.failures and spec.mode == "failfast":
         row, reason = decoded.failures[0]
         where = [batch.column(name)[row].as_py() if name in batch.schema.names else None for name in _WHERE]
@@ -109,10 +117,17 @@ def decode_batch(batch: pyarrow.RecordBatch, spec: DecodeSpec) -> pyarrow.Record
 
 
 def decoded_field(spec: DecodeSpec) -> StructField:
-    """The column that decoding adds."""
+    """The column that decoding adds; it says which schema of a registry it has."""
     from pyspark.sql.types import StructField
 
-    return StructField(spec.column, Decoder(spec).struct, True)
+    metadata = {_SCHEMA_ID: spec.schema_id} if spec.schema_id >= 0 else None
+    return StructField(spec.column, Decoder(spec).struct, True, metadata)
+
+
+def schema_id_of(struct: spark.StructType) -> int:
+    """The id that `decoded_field` wrote into the schema of a query; -1 without."""
+    found = [field.metadata[_SCHEMA_ID] for field in struct if _SCHEMA_ID in (field.metadata or {})]
+    return int(found[-1]) if found else -1
 
 
 def _alone(spec: DecodeSpec) -> Callable[[pyarrow.Array], pyarrow.Array]:
@@ -131,6 +146,19 @@ def _placed(spec: DecodeSpec) -> Callable[..., pyarrow.Array]:
     return _annotated(decoded, 4)
 
 
+def _placed_with_headers(spec: DecodeSpec) -> Callable[..., pyarrow.Array]:
+    def decoded(
+        value: pyarrow.Array,
+        topic: pyarrow.Array,
+        partition: pyarrow.Array,
+        offset: pyarrow.Array,
+        headers: pyarrow.Array,
+    ) -> pyarrow.Array:
+        return _checked(spec, value, (topic, partition, offset), headers)
+
+    return _annotated(decoded, 5)
+
+
 def _annotated(function: Callable[..., Any], count: int) -> Callable[..., Any]:
     """Replaces annotations that are text by types: Spark reads them to find the function type."""
     import pyarrow
@@ -140,8 +168,13 @@ def _annotated(function: Callable[..., Any], count: int) -> Callable[..., Any]:
     return function
 
 
-def _checked(spec: DecodeSpec, values: pyarrow.Array, where: tuple[pyarrow.Array, ...] | None) -> pyarrow.Array:
-    decoded = Decoder(spec).decode(values)
+def _checked(
+    spec: DecodeSpec,
+    values: pyarrow.Array,
+    where: tuple[pyarrow.Array, ...] | None,
+    headers: pyarrow.Array | None = None,
+) -> pyarrow.Array:
+    decoded = Decoder(spec).decode(values, headers)
     if decoded.failures and spec.mode == "failfast":
         row, reason = decoded.failures[0]
         place = [None, None, None] if where is None else [column[row].as_py() for column in where]
@@ -192,14 +225,20 @@ class Decoder:
         self._format: RecordFormat = record_format(spec)
         self.struct = nullable(self._format.struct)
 
-    def decode(self, values: pyarrow.Array) -> Decoded:
-        """Decodes a column of binary or string. Bad records do not raise."""
+    def decode(self, values: pyarrow.Array, headers: pyarrow.Array | None = None) -> Decoded:
+        """Decodes a column of binary or string. Bad records do not raise; a registry that does not answer does."""
         failures: list[tuple[int, str]] = []
-        read = self._format.read
+        read, read_framed = self._format.read, self._format.read_framed
+        frames = _frames(headers) if headers is not None and read_framed is not None else None
         records: list[Any] = []
         for row, value in enumerate(_bytes_of(values)):
             try:
-                records.append(None if value is None else read(value))
+                if value is None:
+                    records.append(None)
+                elif frames is None or read_framed is None:
+                    records.append(read(value))
+                else:
+                    records.append(read_framed(value, frames[row]))
             except Undecodable as reason:
                 records.append(None)
                 failures.append((row, str(reason)))
@@ -236,6 +275,22 @@ def _bytes_of(values: pyarrow.Array) -> list[bytes | None]:
     return found
 
 
+def _frames(headers: pyarrow.Array) -> list[bytes | None] | None:
+    """The header of each record that names its schema; None if no record has one."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if (
+        pa.types.is_null(headers.type)
+        or not pc.any(pc.equal(pc.struct_field(headers.flatten(), "key"), HEADER)).as_py()
+    ):
+        return None
+    return [
+        next((each["value"] for each in reversed(row or ()) if each["key"] == HEADER), None)
+        for row in headers.to_pylist()
+    ]
+
+
 # ---------------------------------------------------------------------------------------------- formats
 
 
@@ -245,6 +300,8 @@ class RecordFormat(NamedTuple):
     struct: spark.StructType
     read: Callable[[bytes], Any]
     access: Access
+    read_framed: Callable[[bytes, bytes | None], Any] | None = None
+    """With a registry: the same for a value whose schema may be in a header."""
 
 
 def struct_of(spec: DecodeSpec) -> spark.StructType:
@@ -270,7 +327,11 @@ def _json_format(spec: DecodeSpec) -> RecordFormat:
     from penstock.spark.formats.ddl import parse_schema
 
     struct = parse_schema(spec.schema)
-    decode = msgspec.json.Decoder(_json_type(struct)).decode
+    kind = _json_type(struct)
+    if spec.registry is not None:
+        framed = framed_reader(Json(kind, registry=client_of(spec.registry)))
+        return RecordFormat(struct, lambda data: framed(data, None), lambda _, number: attrgetter(f"f{number}"), framed)
+    decode = msgspec.json.Decoder(kind).decode
 
     def read(data: bytes) -> Any:
         try:

@@ -15,8 +15,10 @@ from pyspark.sql import types as spark
 
 from penstock.client.errors import ConfigError
 from penstock.client.serializers.base import load_optional
+from penstock.client.serializers.protobuf import Protobuf
 from penstock.spark.errors import one_line
 from penstock.spark.formats.decoder import RecordFormat, Undecodable
+from penstock.spark.formats.registry import client_of, framed_reader
 from penstock.spark.formats.spec import DecodeSpec
 
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
@@ -49,7 +51,10 @@ def protobuf_format(spec: DecodeSpec) -> RecordFormat:
 
     remember(struct, descriptor)
     # Structs are identified by id(), so they must stay alive: `struct` holds all of them.
-    return RecordFormat(struct, read, lambda part, number: getters[id(part)][number])
+    if spec.registry is None:
+        return RecordFormat(struct, read, lambda part, number: getters[id(part)][number])
+    framed = framed_reader(Protobuf(message_class, registry=client_of(spec.registry)))
+    return RecordFormat(struct, lambda data: framed(data, None), lambda part, number: getters[id(part)][number], framed)
 
 
 def _inside(kind: spark.DataType, field: Any) -> tuple[spark.DataType, Any]:

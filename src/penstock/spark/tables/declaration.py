@@ -68,8 +68,9 @@ _DURATIONS: Final = {
     "retention": "retention_ms",
     "vacuum_after": "vacuum_after_ms",
 }
-_INTERNAL: Final = frozenset({*_DURATIONS.values(), "value_schema", "descriptors"})
-_EXTRA: Final = ("schema", "avro_schema", "message")
+_INTERNAL: Final = frozenset({*_DURATIONS.values(), "value_schema", "descriptors", "registry_authorities"})
+_EXTRA: Final = ("schema", "avro_schema", "message", "registry_ca")
+_OF_REGISTRY: Final = ("subject", "registry_user", "registry_password", "registry_token", "registry_authorities")
 _HOUR_MS: Final = 3_600_000
 TIMESTAMP: Final = pa.timestamp("us", "UTC")
 _SIMPLE: Final[dict[str, Any]] = {
@@ -151,6 +152,15 @@ class Table:
     """The output of protoc --descriptor_set_out, in base64."""
     framing: str = "none"
     registry: str = ""
+    """The address of a schema registry, for framed Avro and Protobuf."""
+    subject: str = ""
+    """The subject whose latest version is the schema, if none is declared: each load looks for a new one."""
+    registry_user: str = ""
+    registry_password: str = ""
+    registry_token: str = ""
+    """Secrets are file:/path or env:NAME: the declaration is stored in the table."""
+    registry_authorities: str = ""
+    """Certificates (PEM) of the authority of an HTTPS registry."""
     compact_after_files: int = 16
     """Compact when this many small files of one day (or hour) and topic partition exist."""
     target_file_mb: int = 128
@@ -221,7 +231,9 @@ def from_mapping(document: Mapping[str, Any], folder: Path | None = None) -> Tab
     if "avro_schema" in given:
         settings["value_schema"] = _avro_text(given.pop("avro_schema"), folder)
     if "message" in given:
-        settings |= _message(given.pop("message"), folder)
+        settings |= _message(given.pop("message"), folder, has_registry="registry" in given)
+    if "registry_ca" in given:
+        settings["registry_authorities"] = _certificates(given.pop("registry_ca"), folder)
     known = {item.name: item for item in fields(Table)}
     for name, value in given.items():
         if name in _DURATIONS:
@@ -233,6 +245,10 @@ def from_mapping(document: Mapping[str, Any], folder: Path | None = None) -> Tab
     for needed in ("name", "topic"):
         if not settings.get(needed):
             raise DeclarationError(f"the table has no {needed}", hint=f'Add {needed} = "views"')
+    if settings.get("registry"):
+        settings.setdefault("framing", "confluent")
+        if not settings.get("descriptors") and (settings.get("format") != "avro" or not settings.get("value_schema")):
+            settings.setdefault("subject", f"{settings['topic']}-value")
     return checked(Table(**settings, columns=columns))
 
 
@@ -307,8 +323,19 @@ def _avro_text(value: Any, folder: Path | None) -> str:
     return text
 
 
-def _message(value: Any, folder: Path | None) -> dict[str, str]:
+def _certificates(value: Any, folder: Path | None) -> str:
+    path = (folder or Path()) / _text("registry_ca", value)
+    try:
+        return path.read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "is not a PEM file"
+        raise DeclarationError(f"registry_ca: {path}: {why}", hint="Give a PEM file of certificates") from None
+
+
+def _message(value: Any, folder: Path | None, *, has_registry: bool) -> dict[str, str]:
     path, _, name = _text("message", value).rpartition("#")
+    if has_registry and name and not path:
+        return {"value_schema": name}
     if not path or not name:
         raise DeclarationError(f"message is {value!r}", hint='Write message = "views.desc#shop.View"')
     try:
@@ -343,6 +370,7 @@ def checked(table: Table) -> Table:
             "options contains kafka.isolation.level, which is a setting of the table",
             hint='Set isolation = "read_uncommitted"; the default is read_committed',
         )
+    _check_registry(table)
     _check_value_schema(table)
     if table.columns:
         _check_columns(table)
@@ -369,10 +397,38 @@ def _check_value_schema(table: Table) -> None:
     needed = {"avro": "avro_schema", "protobuf": "message"}.get(table.format)
     if needed is None and table.value_schema:
         raise DeclarationError(f"the format is {table.format}, which needs no avro_schema or message", hint="Remove it")
-    if needed is not None and not table.value_schema:
-        raise DeclarationError(f"the format {table.format} needs {needed}", hint=f"Add {needed}")
+    if needed is not None and not table.value_schema and not table.subject:
+        raise DeclarationError(f"the format {table.format} needs {needed}", hint=f"Add {needed}, or registry")
     if needed is not None and table.columns:
         raise DeclarationError(f"columns come from {needed}", hint="Remove schema")
+
+
+def _check_registry(table: Table) -> None:
+    from penstock.spark.formats.registry import registry_access
+
+    if not table.registry:
+        given = [name for name in _OF_REGISTRY if getattr(table, name)]
+        if given:
+            raise DeclarationError(f"{given[0]} is set, but not registry", hint='Add registry = "http://HOST:PORT"')
+        return
+    if table.format not in ("avro", "protobuf") or table.framing != "confluent":
+        raise DeclarationError(
+            f"a registry applies only to framed Avro and Protobuf, not to {table.format} with framing {table.framing}",
+            hint="Remove registry",
+        )
+    if table.subject and (table.descriptors or (table.format == "avro" and table.value_schema)):
+        raise DeclarationError(
+            "both subject and a schema are given", hint="Remove one: the subject's latest version is the schema"
+        )
+    for name in ("registry_password", "registry_token"):
+        if getattr(table, name) and not getattr(table, name).startswith(("file:", "env:")):
+            raise DeclarationError(
+                f"{name} is written in the declaration, which is stored in the table", hint="Use file:/path or env:NAME"
+            )
+    with _schema_errors():
+        registry_access(
+            table.registry, user=table.registry_user, password=table.registry_password, token=table.registry_token
+        )
 
 
 def _check_columns(table: Table) -> None:

@@ -1,6 +1,6 @@
 """A Delta table: its Parquet files, its commits, and what each commit says about itself.
 
-A file has a unique name, is complete and synced before anybody learns its name, and counts once a commit names it. A
+A file has a unique name, is complete and synced before any reader learns its name, and counts once a commit names it. A
 task that dies or runs twice leaves a file that no reader sees; a vacuum removes it.
 
 A commit is made for exactly the version that was read. Delta would retry it on top of other commits; here it fails,

@@ -66,7 +66,7 @@ from penstock.spark.tables.tasks import (
     run_rewrite_pickled,
     staged_rows,
 )
-from penstock.spark.tables.warehouse import OpenTable, evolve, merged_columns
+from penstock.spark.tables.warehouse import OpenTable, evolve, follow_subject, merged_columns
 
 if TYPE_CHECKING:
     from penstock.client.admin import Admin
@@ -165,6 +165,7 @@ class Loader:
         """
         report = report or LoadReport()
         self.settle()
+        report.added_columns += follow_subject(self.opened)
         state = self.state()
         self._store_start(state, {})
         while True:
@@ -182,6 +183,7 @@ class Loader:
         """Replaces these offsets in one commit, then loads what is new; with `bounded`, not beyond them."""
         report = LoadReport()
         self.settle()
+        report.added_columns += follow_subject(self.opened)
         state = self.state()
         self._store_start(state, load_plan.requested_starts(asked))
         coverage = self.opened.coverage(state.bounds)
@@ -414,7 +416,7 @@ class Loader:
         try:
             self._admin.set_group_offsets(group_of(self.opened.name), offsets)
         except PenstockError as error:
-            _log.warning("cannot publish table progress table=%s error=%s", self.opened.name, error)
+            _log.warning("cannot publish table progress: table=%s error=%s", self.opened.name, error)
 
     def _transactions(self, places: Mapping[int, tuple[int, int]]) -> dict[str, int]:
         topic_id = self.opened.topic_id

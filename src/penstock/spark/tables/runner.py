@@ -128,9 +128,9 @@ def _spark_error(error: Exception) -> TableError:
     """Spark's error in one line: the last line of the traceback that it carries."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reasons = [line for line in lines if not line.startswith(("at ", "File ", "Traceback", "...", "JVM stacktrace"))]
-    said = next(
+    reason = next(
         (line for line in reversed(reasons) if "Error" in line or "Exception" in line), reasons[0] if reasons else ""
     )
     return TableError(
-        f"Spark failed to run the load: {said}"[:500], hint="Nothing was committed. Run the same command again"
+        f"Spark failed to run the load: {reason}"[:500], hint="Nothing was committed. Run the same command again"
     )

@@ -172,7 +172,7 @@ class _Run:
             self._without_value(origin.filter(empty))
             full = pc.invert(empty)
             origin, values = origin.filter(full), values.filter(full)
-        decoded = self._decoder.decode(values)
+        decoded = self._decoder.decode(values, origin.column("_headers").combine_chunks())
         if self._decoder.grew:
             return
         if decoded.failures:

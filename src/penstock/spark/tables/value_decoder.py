@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
@@ -30,6 +30,7 @@ from penstock.spark.tables.declaration import TIMESTAMP, Column, Table, arrow_sc
 from penstock.spark.tables.schema_evolution import decide, inferred
 
 if TYPE_CHECKING:
+    from penstock.spark.formats.registry import RegistryAccess
     from penstock.spark.formats.spec import DecodeSpec
 
 
@@ -59,7 +60,7 @@ class Decoder(Protocol):
     columns: tuple[Column, ...]
     grew: bool
 
-    def decode(self, values: Any) -> Decoded: ...
+    def decode(self, values: Any, headers: Any = None) -> Decoded: ...
 
 
 def decoder_for(table: Table) -> Decoder:
@@ -106,7 +107,7 @@ class PlainDecoder:
         self.grew = False
         self._is_text = table.format == "text"
 
-    def decode(self, values: Any) -> Decoded:
+    def decode(self, values: Any, headers: Any = None) -> Decoded:
         failures: list[tuple[int, str]] = []
         kept = values
         if self._is_text:
@@ -134,7 +135,7 @@ class _SourceDecoder(Protocol):
 
     decoded_type: Any
 
-    def decode(self, values: Any) -> Any: ...
+    def decode(self, values: Any, headers: Any) -> Any: ...
 
 
 class _SparkDecoder:
@@ -144,8 +145,8 @@ class _SparkDecoder:
         self._decoder = SourceDecoder(spec)
         self.decoded_type = self._decoder.decode(pa.array([], pa.binary())).array.type
 
-    def decode(self, values: Any) -> Any:
-        return self._decoder.decode(values)
+    def decode(self, values: Any, headers: Any) -> Any:
+        return self._decoder.decode(values, headers)
 
 
 @lru_cache(maxsize=16)
@@ -161,9 +162,39 @@ def _spec(table: Table) -> DecodeSpec:
         schema=table.value_schema,
         descriptors=base64.b64decode(table.descriptors),
         framing=table.framing,  # type: ignore[arg-type]
-        registry=table.registry or None,
+        registry=_registry(table),
         mode="permissive",
     )
+
+
+def _registry(table: Table) -> RegistryAccess | None:
+    from penstock.spark.formats.registry import RegistryAccess
+
+    if not table.registry:
+        return None
+    return RegistryAccess(
+        table.registry, table.subject, table.registry_user, table.registry_password, table.registry_token,
+        table.registry_authorities,
+    )  # fmt: skip
+
+
+def with_latest_schema(table: Table) -> Table:
+    """The table with the latest version of its subject, if it has one, and no columns of its own.
+
+    Raises DeclarationError, RegistryError.
+    """
+    from penstock.spark.formats.registry import reader_schema
+
+    access = _registry(table)
+    if access is None or not table.subject:
+        return table
+    message = table.value_schema if table.format == "protobuf" else ""
+    try:
+        found = reader_schema(table.format, access, message)
+    except ConfigError as error:
+        raise DeclarationError(error.message, hint=error.hint) from None
+    descriptors = base64.b64encode(found.descriptors).decode()
+    return replace(table, value_schema=found.text, descriptors=descriptors, columns=())
 
 
 class SchemaDecoder:
@@ -174,8 +205,8 @@ class SchemaDecoder:
         self.grew = False
         self._source = _schema_decoder(_spec(table))
 
-    def decode(self, values: Any) -> Decoded:
-        found = self._source.decode(values)
+    def decode(self, values: Any, headers: Any = None) -> Decoded:
+        found = self._source.decode(values, headers)
         failures = list(found.failures)
         index = without_failures(len(values), failures)
         structs = found.array if not failures else found.array.take(index)
@@ -218,7 +249,7 @@ class JsonDecoder:
         self._max_columns = table.max_columns
         self._read = msgspec.json.Decoder().decode
 
-    def decode(self, values: Any) -> Decoded:
+    def decode(self, values: Any, headers: Any = None) -> Decoded:
         """Decodes values; a null value is a row of nulls."""
         whole = self._fast(values)
         if whole is not None:

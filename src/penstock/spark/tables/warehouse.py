@@ -25,7 +25,7 @@ from penstock.spark.tables.delta import EVOLVE, STATISTICS, CommitNote, LiveFile
 from penstock.spark.tables.load_plan import LogState, TableState
 from penstock.spark.tables.schema_evolution import decide
 from penstock.spark.tables.system_columns import dead_schema, metadata_fields, partition_fields
-from penstock.spark.tables.value_decoder import known_columns, settled_type
+from penstock.spark.tables.value_decoder import known_columns, settled_type, with_latest_schema
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
@@ -107,7 +107,7 @@ class Warehouse:
 
             near = get_close_matches(name, self.names(), n=1)
             hint = f"Did you mean {near[0]}?" if near else "`penstock table list` lists the tables"
-            raise NoSuchTable(f"table {name} does not exist in {self.storage.uri}", hint=hint)
+            raise NoSuchTable(f"Table {name!r} does not exist in {self.storage.uri}", hint=hint)
         return OpenTable(self.storage.child(name), self.storage.child(name + DEAD_SUFFIX))
 
     def create(
@@ -119,10 +119,10 @@ class Warehouse:
         """
         if table.name in self.names():
             raise TableExists(
-                f"table {table.name} already exists",
+                f"Table {table.name!r} already exists",
                 hint=f"Use --update to change its declaration, or `penstock table drop {table.name}`",
             )
-        table = self._complete(table, sample)
+        table = self._complete(with_latest_schema(table), sample)
         schema = table_schema(table)
         dead = self.storage.child(table.dead_name)
         main = self.storage.child(table.name)
@@ -262,6 +262,7 @@ def redeclare(opened: OpenTable, table: Table) -> list[str]:
             raise DeclarationError(
                 f"{setting} of {table.name} cannot change from {old!r} to {new!r}", hint="Create another table"
             )
+    table = with_latest_schema(table)
     wanted = known_columns(table) or before.columns
     evolution = decide(before.columns, arrow_schema(wanted), max_columns=table.max_columns)
     if evolution.rejected:
@@ -275,6 +276,18 @@ def redeclare(opened: OpenTable, table: Table) -> list[str]:
     ]
     opened.declare(table.with_columns(tuple(kept)))
     return [*evolution.added, *evolution.widened]
+
+
+def follow_subject(opened: OpenTable) -> list[str]:
+    """Gives a table whose schema is a subject of a registry the columns of its latest version. Returns those that are
+    new or wider. Raises DeclarationError, RegistryError."""
+    table = opened.table
+    if not table.subject or table.evolution == "none":
+        return []
+    latest = with_latest_schema(table)
+    if (latest.value_schema, latest.descriptors) == (table.value_schema, table.descriptors):
+        return []
+    return redeclare(opened, latest)
 
 
 def only_adds(old: pa.DataType, new: pa.DataType) -> bool:

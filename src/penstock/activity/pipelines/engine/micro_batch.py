@@ -5,15 +5,18 @@ crash the steps that are done are skipped. Derived rows are computed from the fi
 before it, so that they equal a full computation.
 
 Rows go to their topic as JSON under their key, deleted rows as tombstones, times in milliseconds. They are
-acknowledged before the table is committed: a crash in between sends them again and never omits them.
+acknowledged before the table is committed. If the cluster has transactions, the rows of a batch and a record of it in
+the ledger of exactly-once writes are one transaction, so a batch that is repeated after a crash is not sent again.
+Otherwise it is sent again, and never omitted.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -23,12 +26,14 @@ import pyarrow.compute as pc
 from penstock.activity.cluster import Cluster, cluster_of
 from penstock.activity.pipelines.definition import Derived, Pipeline, Report, Rows
 from penstock.activity.pipelines.engine import results
-from penstock.activity.pipelines.engine.results import Change, ChangeCallback, ResultTable, TimeSpan
+from penstock.activity.pipelines.engine.results import Change, ChangeCallback, ResultTable, TimeSpan, Transaction
 from penstock.activity.pipelines.errors import PipelineError
 from penstock.client.admin import Admin
 from penstock.client.admin.results import TopicSpec
 from penstock.client.errors import PenstockError, TopicExists
 from penstock.spark.errors import one_line
+from penstock.spark.ledger_topic import BatchProducer, ClusterBrokers, LedgerOptions
+from penstock.spark.options import security_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -37,6 +42,10 @@ if TYPE_CHECKING:
 
 
 _DELIVERY_TIMEOUT_MS: Final = 30_000.0
+_SETTINGS: Final[Mapping[str, Any]] = {
+    "client_id": "penstock-pipelines", "delivery_timeout_ms": _DELIVERY_TIMEOUT_MS,
+    "max_block_ms": _DELIVERY_TIMEOUT_MS, "request_timeout_ms": 10_000,
+}  # fmt: skip
 _COMPACTED: Final = {"cleanup.policy": "compact"}
 _SEPARATOR: Final = ":"
 _QUERY_ID: Final = "sql.streaming.queryId"
@@ -82,11 +91,12 @@ class BatchWork:
             return
         transaction = (app_id, batch_id)
         if self.table.transaction(app_id) < batch_id:
-            self._note(self.table.merge(found, transaction=transaction, notify=self._outputs.sender(self.rows)))
+            sender = self._outputs.sender(self.rows, transaction)
+            self._note(self.table.merge(found, transaction=transaction, notify=sender))
         first, _ = results.time_bounds(found, self.rows.time)
         for follower in self.followers:
             if follower.table.transaction(app_id) < batch_id:
-                sender = self._outputs.sender(follower.derived)
+                sender = self._outputs.sender(follower.derived, transaction)
                 self._note(update_follower(follower, self.table, TimeSpan(first), transaction, sender))
 
     def _note(self, change: Change) -> None:
@@ -133,8 +143,8 @@ def compute_derived(derived: Derived, rows: pa.Table) -> pa.Table:
     try:
         found = derived.compute(rows)
     except (ArithmeticError, LookupError, TypeError, ValueError, pa.ArrowException) as error:
-        said = one_line(f"{type(error).__name__}: {error}")
-        raise PipelineError(f"computing {derived.name} from {derived.of} failed: {said}"[:400]) from error
+        reason = one_line(f"{type(error).__name__}: {error}")
+        raise PipelineError(f"computing {derived.name} from {derived.of} failed: {reason}"[:400]) from error
     return found.cast(results.plain_schema(found.schema))
 
 
@@ -148,38 +158,72 @@ class Outputs:
         self._cluster = cluster_of(where)
         self._lock = threading.Lock()
         self._producer: Producer[bytes, bytes] | None = None
+        self._brokers: ClusterBrokers | None = None
+        self._has_transactions: bool | None = None
+        self._of_queries: dict[str, BatchProducer] = {}
 
-    def send(self, topic: str, change: Change, key: Sequence[str]) -> None:
-        """Returns when all rows are acknowledged. Raises the producer's errors."""
+    def send(
+        self, topic: str, change: Change, key: Sequence[str], batch: Transaction | None = None, *, again: bool = False
+    ) -> None:
+        """Returns when all rows are acknowledged. Raises the producer's errors.
+
+        The rows of a `batch` that were sent before are not sent again, unless `again`, if the cluster has transactions.
+        """
         keys = [*keys_of(change.changed, key), *keys_of(change.deleted, key)]
         values: list[bytes | None] = [*values_of(change.changed), *[None] * change.deleted.num_rows]
         if not keys:
             return
-        producer = self._open()
-        producer.send_many(topic, values, keys=keys).result()
+        query = None if batch is None else self._of_query(batch[0])
+        if query is None or batch is None:
+            self._open().send_many(topic, values, keys=keys).result()
+        else:
+            query.write(topic, batch[1], keys, values, again=again)
 
-    def sender(self, table: Rows | Derived | Report) -> ChangeCallback | None:
+    def sender(self, table: Rows | Derived | Report, batch: Transaction | None = None) -> ChangeCallback | None:
         """Sends the changes of a table to its topic; None if it has none."""
-        topic = table.topic
-        return None if topic is None else lambda change: self.send(topic, change, table.key)
+        topic, calls = table.topic, count()
+        if topic is None:
+            return None
+        # A change that is planned again, because another writer has changed the table, is another change.
+        return lambda change: self.send(topic, change, table.key, batch, again=next(calls) > 0)
+
+    def _of_query(self, app_id: str) -> BatchProducer | None:
+        """The producer of a query; None if the cluster has no transactions."""
+        with self._lock:
+            options = LedgerOptions(
+                self._cluster.bootstrap,
+                timeout_ms=int(_DELIVERY_TIMEOUT_MS),
+                security=security_of(self._cluster.options),
+            )
+            if self._brokers is None:
+                self._brokers = ClusterBrokers(options)
+            if self._has_transactions is None:
+                self._has_transactions = self._brokers.capabilities().version > 0
+            if not self._has_transactions:
+                return None
+            if app_id not in self._of_queries:
+                self._of_queries[app_id] = BatchProducer(self._brokers, options, app_id, **_SETTINGS)
+            return self._of_queries[app_id]
 
     def _open(self) -> Producer[bytes, bytes]:
         from penstock.client.producer.producer import Producer
 
         with self._lock:
             if self._producer is None:
-                self._producer = Producer(
-                    self._cluster.bootstrap, client_id="penstock-pipelines", ssl=self._cluster.ssl(),
-                    delivery_timeout_ms=_DELIVERY_TIMEOUT_MS, max_block_ms=_DELIVERY_TIMEOUT_MS,
-                    request_timeout_ms=10_000,
-                )  # fmt: skip
+                self._producer = Producer(self._cluster.bootstrap, **self._cluster.security(), **_SETTINGS)
             return self._producer
 
     def close(self) -> None:
         with self._lock:
             producer, self._producer = self._producer, None
+            brokers, self._brokers = self._brokers, None
+            of_queries, self._of_queries = self._of_queries, {}
+        for each in of_queries.values():
+            each.close(2.0)
         if producer is not None:
             producer.close(timeout=2.0)
+        if brokers is not None:
+            brokers.close()
 
 
 def values_of(rows: pa.Table) -> list[bytes]:

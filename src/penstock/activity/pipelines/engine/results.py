@@ -267,8 +267,8 @@ class ResultTable:
         try:
             fitting = rows.select(self.schema.names).cast(self.schema)
         except (KeyError, pa.ArrowException, ValueError) as error:
-            said = str(error).splitlines()[0]
-            raise PipelineError(f"{self.name}: the computed rows do not match its columns: {said}") from None
+            reason = str(error).splitlines()[0]
+            raise PipelineError(f"{self.name}: the computed rows do not match its columns: {reason}") from None
         missing = next((name for name in (*self.key, self.time) if fitting.column(name).null_count), None)
         if missing is not None:
             raise PipelineError(f"{self.name}: key or time column {missing} is null in a row")

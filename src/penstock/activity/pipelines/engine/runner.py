@@ -355,5 +355,5 @@ def _fails_too_often(member: Member, error: PenstockError) -> bool:
 
 
 def _retry_text(error: PenstockError, wait_s: float) -> str:
-    said = error.message.rstrip(".")
-    return f"{said}{'' if said.endswith(('?', '!')) else '.'} Trying again in {wait_s:.0f} s"
+    reason = error.message.rstrip(".")
+    return f"{reason}{'' if reason.endswith(('?', '!')) else '.'} Trying again in {wait_s:.0f} s"
