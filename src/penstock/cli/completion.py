@@ -1,8 +1,9 @@
 """Shell completion: `penstock completion`, and completers that ask a broker.
 
 The script that `penstock completion` prints calls the command itself, so it never goes out of date. Topics, groups,
-broker ids and settings are asked of the cluster that --bootstrap-server, --profile or PENSTOCK_BOOTSTRAP_SERVER names.
-A shell blocks while a completer runs, so the broker has one second to answer, and any error is an empty list.
+transactional ids, broker ids and settings are asked of the cluster that --bootstrap-server, --profile or
+PENSTOCK_BOOTSTRAP_SERVER names. A shell blocks while a completer runs, so the broker has one second to answer, and any
+error is an empty list.
 """
 
 from __future__ import annotations
@@ -31,6 +32,11 @@ def topic_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list
 
 def group_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     names = _ask(ctx, lambda admin: [group.group_id for group in admin.list_groups()])
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def transactional_ids(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    names = _ask(ctx, lambda admin: [each.transactional_id for each in admin.list_transactions()])
     return [name for name in names if name.startswith(incomplete)]
 
 
@@ -85,7 +91,7 @@ def profile_names(_: click.Context, __: click.Parameter, incomplete: str) -> lis
 
 
 def _ask(ctx: click.Context, question: Callable[[Admin], list[str]]) -> list[str]:
-    from penstock.cli.connection import resolve_cluster, ssl_context
+    from penstock.cli.connection import resolve_cluster, security_options
     from penstock.cli.output import CommandError
     from penstock.client.admin import Admin
     from penstock.client.errors import PenstockError
@@ -95,7 +101,7 @@ def _ask(ctx: click.Context, question: Callable[[Admin], list[str]]) -> list[str
             ctx.params.get("bootstrap_server"), ctx.params.get("profile"), ctx.params.get("command_config"), {}
         )
         with Admin(
-            servers, request_timeout_ms=_TIMEOUT_MS, connect_timeout_ms=_TIMEOUT_MS, ssl=ssl_context(properties)
+            servers, request_timeout_ms=_TIMEOUT_MS, connect_timeout_ms=_TIMEOUT_MS, **security_options(properties)
         ) as admin:
             return question(admin)
     except (PenstockError, CommandError):

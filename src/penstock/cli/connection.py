@@ -2,8 +2,8 @@
 
 `Cluster` holds the address and the client properties of a command line. One properties file serves all commands, so a
 property counts where it means something; one that no client has is rejected with the nearest name, and so is a value
-of the wrong type, before anything is sent. Types are read from the annotations of the Python clients. For TLS the
-names of librdkafka are understood, and Kafka's own where the stores are PEM.
+of the wrong type, before anything is sent. Types are read from the annotations of the Python clients. For TLS and SASL
+the names of Kafka and of librdkafka are understood; secrets may be `file:/path` or `env:NAME`.
 
 Errors of the client library become two sentences, what failed and what to do on the command line, and an exit code:
 
@@ -18,6 +18,7 @@ import os
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args, get_origin
 
 import click
@@ -37,17 +38,21 @@ _TIMESTAMPS_SINCE_VERSION: Final = 1
 _CONNECTION: Final = (
     "bootstrap.servers", "client.id", "request.timeout.ms", "security.protocol", "ssl.ca.location",
     "ssl.certificate.location", "ssl.endpoint.identification.algorithm", "ssl.key.location", "ssl.key.password",
-    "ssl.keystore.location", "ssl.keystore.type", "ssl.truststore.location", "ssl.truststore.type",
+    "ssl.keystore.location", "ssl.keystore.type", "ssl.keystore.password", "ssl.keystore.key",
+    "ssl.keystore.certificate.chain", "ssl.truststore.location", "ssl.truststore.type", "ssl.truststore.password",
+    "ssl.truststore.certificates", "ssl.enabled.protocols", "ssl.cipher.suites",
 )  # fmt: skip
 _COMPRESSION: Final = ("none", "gzip", "snappy", "lz4", "zstd")
-_PROTOCOLS: Final = ("PLAINTEXT", "SSL")
+_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def client_properties(path: str | None, given: Mapping[str, str]) -> dict[str, str]:
-    """The properties of a file, overridden by those given directly."""
-    found = {**({} if path is None else _read(path)), **given}
+    """The properties of a file, overridden by those given directly, by their current names."""
+    from penstock.client.property_names import translated
+
+    found = {**({} if path is None else translated(_read(path))), **translated(given)}
     known = known_properties() if found else ()
     for name, text in found.items():
         if name not in known:
@@ -123,8 +128,8 @@ def _kinds() -> dict[str, tuple[Any, ...]]:
 
 
 def _read(path: str) -> dict[str, str]:
-    from penstock.broker.settings.server_properties import read_properties
     from penstock.config_def import UnreadableFile
+    from penstock.properties_file import read_properties
 
     try:
         parsed = read_properties(path)
@@ -137,52 +142,121 @@ def _read(path: str) -> dict[str, str]:
 
 def known_properties() -> list[str]:
     """The properties that any client has."""
-    return sorted({*_CONNECTION, *(name.replace("_", ".") for name in producer_options() | consumer_options())})
+    from penstock.client.property_names import OF_PRODUCERS
+    from penstock.client.settings import SASL_PROPERTIES
+
+    return sorted(
+        {
+            *_CONNECTION,
+            *SASL_PROPERTIES,
+            *OF_PRODUCERS,
+            *(name.replace("_", ".") for name in producer_options() | consumer_options()),
+        }
+    )
 
 
 def producer_options() -> set[str]:
     from penstock.client.producer.settings import ProducerOptions
 
-    return set(ProducerOptions.__annotations__) - {
-        "ssl", "interceptors", "partitioner", "start_timeout_ms", "on_statistics",
+    return _without_security(ProducerOptions.__annotations__) - {
+        "interceptors", "partitioner", "start_timeout_ms", "on_statistics",
         "statistics_interval_ms",
     }  # fmt: skip
+
+
+def _without_security(names: Iterable[str]) -> set[str]:
+    """Without the options that `security_options` gives to every client."""
+    return {name for name in names if not _is_security(name)}
+
+
+def _is_security(name: str) -> bool:
+    return name.partition("_")[0] in ("ssl", "sasl", "security")
 
 
 def consumer_options() -> set[str]:
     from penstock.client.consumer.settings import ConsumerOptions
 
-    return set(ConsumerOptions.__annotations__) - {
-        "ssl", "offset_store", "on_decode_error", "consumer_timeout_ms", "on_statistics", "statistics_interval_ms",
+    return _without_security(ConsumerOptions.__annotations__) - {
+        "offset_store", "on_decode_error", "consumer_timeout_ms", "on_statistics", "statistics_interval_ms",
     }  # fmt: skip
+
+
+def security_options(properties: Mapping[str, str]) -> dict[str, Any]:
+    """The options of the Python clients that security.protocol, ssl.* and sasl.* describe. CommandError."""
+    context = ssl_context(properties)
+    found: dict[str, Any] = {"ssl": context}
+    if not _protocol(properties).startswith("SASL_"):
+        return found
+    from penstock.client.errors import ConfigError
+    from penstock.client.security import security_of
+    from penstock.client.settings import SASL_PROPERTIES, ClientSettings
+
+    found["security_protocol"] = _protocol(properties)
+    for name, option in SASL_PROPERTIES.items():
+        if name in properties:
+            found.setdefault(option, properties[name])
+    try:
+        security_of(ClientSettings(**found))
+    except ConfigError as error:
+        raise CommandError(
+            sentence(_in_sasl_properties(error.message)), sentence(_in_sasl_properties(error.hint))
+        ) from None
+    return found
+
+
+def _in_sasl_properties(text: str) -> str:
+    for name in ("token_endpoint_url", "client_secret", "client_id"):
+        text = text.replace(f"sasl_oauthbearer_{name}", f"sasl.oauthbearer.{name.replace('_', '.')}")
+    replaced = text.replace("sasl_plain_username", "sasl.username").replace("sasl_plain_password", "sasl.password")
+    return (
+        replaced.replace("sasl_mechanism", "sasl.mechanism")
+        .replace("sasl_jaas_config", "sasl.jaas.config")
+        .replace("security_protocol", "security.protocol")
+    )
+
+
+def _protocol(properties: Mapping[str, str]) -> str:
+    protocol = properties.get("security.protocol", "PLAINTEXT").upper()
+    if protocol not in _PROTOCOLS:
+        raise CommandError(f"security.protocol {protocol} is not supported.", f"Use {_listed(list(_PROTOCOLS))}.")
+    return protocol
 
 
 def ssl_context(properties: Mapping[str, str]) -> ssl.SSLContext | None:
     """The TLS context that security.protocol and ssl.* describe; None is plaintext."""
-    protocol = properties.get("security.protocol", "PLAINTEXT").upper()
-    if protocol not in _PROTOCOLS:
-        raise CommandError(f"security.protocol {protocol} is not supported.", f"Use {' or '.join(_PROTOCOLS)}.")
-    if protocol == "PLAINTEXT":
+    if not _protocol(properties).endswith("SSL"):
         return None
     for store in ("ssl.truststore", "ssl.keystore"):
-        if f"{store}.location" in properties and properties.get(f"{store}.type", "PEM").upper() != "PEM":
-            raise CommandError(f"{store}.type {properties[f'{store}.type']} is not supported.", "Use PEM.")
-    authority = properties.get("ssl.ca.location", properties.get("ssl.truststore.location"))
-    certificate = properties.get("ssl.certificate.location", properties.get("ssl.keystore.location"))
-    key = properties.get("ssl.key.location")
+        kind = properties.get(f"{store}.type", "PEM").upper()
+        if f"{store}.location" in properties and kind not in ("PEM", "PKCS12"):
+            raise CommandError(f"{store}.type {kind} is not supported.", "Use PEM or PKCS12.")
+    from penstock.client.errors import ConfigError
+    from penstock.client.security import context_from
+
+    texts = {name: text for name, text in properties.items() if name.startswith("ssl.")}
+    if texts.get("ssl.endpoint.identification.algorithm", "").lower() == "none":
+        texts["ssl.endpoint.identification.algorithm"] = ""
+    authority = texts.pop("ssl.ca.location", None)
+    certificate, key = texts.pop("ssl.certificate.location", None), texts.pop("ssl.key.location", None)
+    if authority is not None:
+        texts["ssl.truststore.location"] = authority
     try:
-        context = ssl.create_default_context(cafile=authority)
-        if certificate is not None:
-            context.load_cert_chain(certificate, key, properties.get("ssl.key.password"))
-    except (OSError, ssl.SSLError) as error:
-        named = ", ".join(path for path in (authority, certificate, key) if path)
+        if certificate is not None and key is not None:
+            texts["ssl.keystore.certificate.chain"] = _content(certificate)
+            texts["ssl.keystore.key"] = _content(key)
+        elif certificate is not None:
+            texts["ssl.keystore.location"] = certificate
+        return context_from(texts)()
+    except (ConfigError, OSError) as error:
         raise CommandError(
-            f"Cannot use the TLS files ({named}): {error.strerror or error}.",
+            f"Cannot use the TLS files: {error}.",
             "ssl.ca.location, ssl.certificate.location and ssl.key.location must be PEM files.",
         ) from None
-    if properties.get("ssl.endpoint.identification.algorithm", "https").lower() in ("", "none"):
-        context.check_hostname = False
-    return context
+
+
+def _content(path: str) -> str:
+    with open(path, encoding="ascii", errors="replace") as file:
+        return file.read(1024 * 1024)
 
 
 class Cluster:
@@ -226,14 +300,21 @@ class Cluster:
             "client_id": self.properties.get("client.id", client_id),
             "request_timeout_ms": self.request_timeout_ms,
             "connect_timeout_ms": min(10_000, self.request_timeout_ms),
-            "ssl": ssl_context(self.properties),
+            **security_options(self.properties),
         }
 
     def options_for(self, client_id: str, known: Iterable[str], given: Mapping[str, str]) -> dict[str, Any]:
-        """Client options: those of the file, those that every client takes, overridden by `given`."""
+        """Client options: those of the file, those that every client takes, overridden by `given`.
+
+        Properties that name a producer's classes are left to `objects_for`.
+        """
+        from penstock.client.property_names import OF_PRODUCERS, translated
+
+        given = translated(given)
+        left_out = OF_PRODUCERS if "acks" in known else ()
         names = {name: name.replace("_", ".") for name in known}
         by_property = {dotted: name for name, dotted in names.items()}
-        unknown = [name for name in given if name not in by_property]
+        unknown = [name for name in given if name not in by_property and name not in left_out]
         if unknown:
             raise unknown_property(unknown[0], by_property)
 
@@ -246,6 +327,26 @@ class Cluster:
 
         return values(self.properties) | self.connecting(client_id) | values(given)
 
+    def producer_property(self, name: str, given: Mapping[str, str]) -> str | None:
+        """A property that producers have and their options have not, such as producer.type."""
+        from penstock.client.property_names import translated
+
+        return {**self.properties, **translated(given)}.get(name)
+
+    def objects_for(self, given: Mapping[str, str]) -> dict[str, Any]:
+        """The options of a producer for the classes that properties name: partitioner.class, callback.handler."""
+        import sys
+
+        from penstock.client.properties import producer_objects
+        from penstock.client.property_names import CALLBACK_HANDLER, PARTITIONER, translated
+
+        properties = {**self.properties, **translated(given)}
+        if PARTITIONER not in properties and CALLBACK_HANDLER not in properties:
+            return {}
+        if os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())  # last, so that it shadows nothing
+        return producer_objects(properties)
+
 
 def unknown_property(name: str, known: Iterable[str]) -> CommandError:
     from difflib import get_close_matches
@@ -253,7 +354,7 @@ def unknown_property(name: str, known: Iterable[str]) -> CommandError:
     near = get_close_matches(name, list(known), n=1)
     return CommandError(
         f"Unknown client property {name!r}.",
-        f"Did you mean {near[0]}?" if near else f"The properties are {', '.join(known)}.",
+        f"Did you mean {near[0]}?" if near else f"The properties are {', '.join(sorted(known))}.",
     )
 
 
@@ -330,7 +431,7 @@ _OPTIONS: Final = (
         help="Time-out of a request.",
     ),
     click.option(
-        "--command-property", type=Assignment(), multiple=True, help="A client property. Can be repeated.",
+        "-X", "--command-property", type=Assignment(), multiple=True, help="A client property. Can be repeated.",
     ),
     click.option(
         "--command-config", metavar="FILE",
@@ -418,7 +519,12 @@ def _unreachable(error: BootstrapError) -> Unreachable:
     """Every address with its cause, and the hint of the first."""
     lines = "; ".join(f"{attempt.address}: {attempt.detail}" for attempt in error.attempts)
     first = error.attempts[0]
-    return Unreachable(f"Cannot reach a broker: {lines}.", sentence(HINTS_BY_CAUSE.get(first.cause.name, first.hint)))
+    return Unreachable(f"Cannot reach a broker: {lines}.", sentence(hint_for_cause(first.cause.name, first.hint)))
+
+
+def hint_for_cause(cause: str, hint: str) -> str:
+    """What to do about an address that cannot be used, in terms of the command line."""
+    return HINTS_BY_CAUSE.get(cause) or _in_properties(hint)
 
 
 def hint_for(error: PenstockError) -> str:
@@ -441,17 +547,23 @@ def _in_properties(text: str) -> str:
     """The text with options of the Python clients as properties: linger_ms is linger.ms."""
     import re
 
+    from penstock.client.settings import ClientSettings
+
     known = producer_options() | consumer_options() | {"bootstrap_servers", "request_timeout_ms", "connect_timeout_ms"}
+    known |= {each.name for each in fields(ClientSettings) if _is_security(each.name)}
     return re.sub(
-        r"\b[a-z]+(?:_[a-z]+)+\b", lambda word: word[0].replace("_", ".") if word[0] in known else word[0], text
+        r"\b[a-z]+(?:_[a-z]+)+\b",
+        lambda word: word[0].replace("_", ".") if word[0] in known else word[0],
+        _in_sasl_properties(text),
     )
 
 
 HINTS_BY_CAUSE: Final = {
     "REFUSED": "Nothing listens on that port. Start a broker with `penstock up`, or name another one with "
     "--bootstrap-server",
-    "TLS_REQUIRED": "The port uses TLS. Add --command-property security.protocol=SSL, or use the plaintext port",
+    "TLS_REQUIRED": "The port uses TLS. Add -X security.protocol=SSL (or SASL_SSL), or use the plaintext port",
     "TLS_REFUSED": "The port does not use TLS. Remove security.protocol=SSL, or use the TLS port",
+    "AUTHENTICATION": "Check sasl.mechanism, sasl.username and sasl.password, or sasl.jaas.config",
     "TLS_CERTIFICATE": "Set ssl.ca.location to the file of the certificate authority, and use the host name in the "
     "certificate",
 }
@@ -460,6 +572,7 @@ _HINTS_BY_CODE: Final = {
     "UNKNOWN_TOPIC_OR_PARTITION": "`penstock topics list` shows the topics",
     "UNKNOWN_TOPIC_ID": "`penstock topics list` shows the topics",
     "GROUP_ID_NOT_FOUND": "`penstock groups list` shows the groups",
+    "TRANSACTIONAL_ID_NOT_FOUND": "`penstock transactions list` shows the transactional ids",
     "UNSUPPORTED_VERSION": "This needs a newer broker; `penstock brokers versions` shows what the brokers support",
     "REQUEST_TIMED_OUT": "The broker may be overloaded or hung. Raise --request-timeout-ms to give it more time",
     "OFFSET_OUT_OF_RANGE": "`penstock offsets` shows the valid offsets",

@@ -38,18 +38,24 @@ class Area(NamedTuple):
 
 
 AREAS: Mapping[str, Area] = {
+    "acls": Area("penstock.cli.security.acls", "acls", "Manage access rules: list, add, remove, explain."),
     "activity": Area(
         "penstock.cli.activity.activity", "activity", "Run the live example: run, generate, truth, report."
     ),
     "brokers": Area("penstock.cli.cluster.brokers", "brokers", "Show brokers, their disks and versions."),
     "completion": Area("penstock.cli.completion", "completion", "Print a shell completion script."),
     "configs": Area("penstock.cli.topics.configs", "configs", "Show and change settings: describe, alter."),
+    "console": Area("penstock.cli.server.console", "console", "Run the web console of a cluster."),
     "consume": Area("penstock.cli.records.consume", "consume", "Read records from topics to standard output."),
     "doctor": Area("penstock.cli.cluster.doctor", "doctor", "Diagnose connection and cluster problems."),
     "elect": Area("penstock.cli.cluster.elect", "elect", "Elect partition leaders: preferred, unclean."),
     "groups": Area("penstock.cli.groups.groups", "groups", "Manage consumer groups: list, describe, seek, delete."),
+    "import-0.7": Area(
+        "penstock.cli.records.import_0_7", "import_0_7", "Import the data folder of a Kafka 0.7 broker into topics."
+    ),
     "load": Area("penstock.cli.spark.load", "load", "Load a topic into its table."),
     "log": Area("penstock.cli.log.log", "log", "Inspect the files of a log: dump, verify."),
+    "mirror": Area("penstock.cli.mirror.mirror", "mirror", "Mirror topics between clusters: run, status."),
     "offsets": Area("penstock.cli.topics.partitions", "offsets", "Show the first and last offsets of partitions."),
     "perf": Area("penstock.cli.records.perf", "perf", "Measure throughput and latency: produce, consume, latency."),
     "pipeline": Area(
@@ -59,16 +65,26 @@ AREAS: Mapping[str, Area] = {
     ),
     "produce": Area("penstock.cli.records.produce", "produce", "Send lines or files as records to a topic."),
     "profile": Area("penstock.cli.profile", "profile", "Manage named clusters: create, use, list, show, edit, delete."),
+    "quotas": Area("penstock.cli.security.quotas", "quotas", "Manage quotas of clients: list, set, remove."),
     "reassign": Area(
         "penstock.cli.cluster.reassign", "reassign", "Move partitions between brokers: plan, start, status, cancel."
     ),
+    "registry": Area("penstock.cli.registry.registry", "registry", "Run a schema registry: start."),
+    "schemas": Area("penstock.cli.schemas.schemas", "schemas", "Manage schemas: list, get, register, check, delete."),
+    "security": Area("penstock.cli.security.security", "security", "Set up TLS and users: init, certificate."),
     "server": Area("penstock.cli.server.server", "server", "Run a broker as a service: start."),
     "spark": Area("penstock.cli.spark.spark", "spark", "Start Spark configured for topics: shell, submit, python."),
     "table": Area("penstock.cli.spark.table", "table", "Manage tables of topics: create, list, describe, drop, audit."),
     "topics": Area(
         "penstock.cli.topics.topics", "topics", "Manage topics: create, list, describe, alter, trim, delete."
     ),
+    "transactions": Area(
+        "penstock.cli.transactions.transactions",
+        "transactions",
+        "Manage transactions: list, describe, find-hanging, abort.",
+    ),
     "up": Area("penstock.cli.server.up", "up", "Run a broker or a cluster on this machine."),
+    "users": Area("penstock.cli.security.users", "users", "Manage users with passwords: list, add, passwd, remove."),
     "zookeeper": Area("penstock.cli.server.zookeeper", "zookeeper", "Run a ZooKeeper server for a cluster: start."),
 }
 

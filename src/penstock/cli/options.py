@@ -1,6 +1,6 @@
 """Options that are spelled the same in all commands.
 
-    TOPIC... or -t/--topic        GROUP... or -g/--group
+    TOPIC... or -t/--topic        GROUP... or -g/--group        ID... or --transactional-id
     -c/--set NAME=VALUE           --unset NAME
     --dry-run                     show what would be done, change nothing
     --execute                     do it without asking; -y/--yes is the same
@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from penstock.cli.completion import group_names, setting_assignments, setting_names, topic_names
+from penstock.cli.completion import group_names, setting_assignments, setting_names, topic_names, transactional_ids
 from penstock.cli.output import JSON, WATCH, CommandError, Declined, show_error
 from penstock.cli.values import Assignment, Duration, TopicPartitions
 
@@ -34,11 +34,13 @@ _CLEAR: Final = "\x1b[H\x1b[2J\x1b[3J"
 # --- topics and groups
 
 
-def topic_arguments(*, required: bool, partitions: bool = False) -> Callable[[_Command], _Command]:
+def topic_arguments(
+    *, required: bool, partitions: bool = False, only_one: bool = False
+) -> Callable[[_Command], _Command]:
     """TOPIC... as arguments or with --topic, under the name `names`; with `partitions`, each as TOPIC[:P,...]."""
     kind = TopicPartitions() if partitions else None
     word = "TOPIC[:P,...]" if partitions else "TOPIC"
-    metavar = f"{word}..." if required else f"[{word}]..."
+    metavar = word if only_one else f"{word}..." if required else f"[{word}]..."
     return _named(metavar, ("-t", "--topic"), word, kind, topic_names, required=required)
 
 
@@ -46,6 +48,11 @@ def group_arguments(*, required: bool, only_one: bool = False) -> Callable[[_Com
     """GROUP... as arguments or with --group, under the name `names`."""
     metavar = "GROUP" if only_one else "GROUP..." if required else "[GROUP]..."
     return _named(metavar, ("-g", "--group"), "GROUP", None, group_names, required=required)
+
+
+def transactional_id_arguments(command: _Command) -> _Command:
+    """ID... as arguments or with --transactional-id, under the name `names`."""
+    return _named("ID...", ("--transactional-id",), "ID", None, transactional_ids, required=True)(command)
 
 
 def _named(

@@ -24,6 +24,8 @@ import click
 
 EXIT_SOUND: Final = 0
 EXIT_DAMAGE: Final = 1
+EXIT_PARTLY: Final = 1
+"""Some of several things could be done, others failed."""
 
 TEXT: Final = "text"
 JSON: Final = "json"
@@ -31,8 +33,7 @@ WATCH: Final = "penstock.watch"
 """Key in a context's meta: a function to call before the first line of each repetition (`--watch`)."""
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-
-_UNITS = ("bytes", "KB", "MB", "GB", "TB", "PB")
+_Found = TypeVar("_Found")
 
 
 if TYPE_CHECKING:
@@ -103,8 +104,8 @@ def json_errors_wanted(args: Sequence[str]) -> bool:
     """Whether a command line asks for JSON. Looks at the raw words, because parsing may be what fails."""
     if args[:1] == ["produce"]:
         return False  # its --format is that of its input
-    said = any(word in ("--format", "-f") and value == JSON for word, value in pairwise(args))
-    return said or not {"--format=json", "-fjson", "--json"}.isdisjoint(args)
+    is_json = any(word in ("--format", "-f") and value == JSON for word, value in pairwise(args))
+    return is_json or not {"--format=json", "-fjson", "--json"}.isdisjoint(args)
 
 
 def show_error(error: click.ClickException, *, as_json: bool) -> None:
@@ -190,7 +191,7 @@ def printable(text: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """With a full stop, and a capital if the first word is an ordinary one. Names keep their case."""
+    """The text with a full stop, and a capital if its first word is an ordinary one. Names keep their case."""
     text = text.strip()
     if text.partition(" ")[0] in _OPENING_WORDS:
         text = text[:1].upper() + text[1:]
@@ -200,26 +201,12 @@ def sentence(text: str) -> str:
 _OPENING_WORDS: Final = frozenset(
     {
         "a", "all", "an", "another", "bring", "broker", "brokers", "cannot", "choose", "data", "either", "give",
-        "group", "groups", "install", "it", "its", "leave", "lower", "make", "name", "no", "none", "not", "nothing",
-        "one", "only", "partition", "partitions", "put", "raise", "record", "records", "run", "say", "see", "set",
-        "several", "some", "start", "stop", "that", "the", "their", "there", "these", "this", "those", "topic",
-        "topics", "two", "use", "wait", "write",
+        "group", "groups", "install", "it", "its", "leave", "loading", "lower", "make", "name", "no", "none", "not",
+        "nothing", "one", "only", "partition", "partitions", "put", "raise", "record", "records", "run", "say", "see",
+        "set", "several", "some", "start", "stop", "table", "tables", "that", "the", "their", "there", "these", "this",
+        "those", "topic", "topics", "two", "use", "wait", "write",
     }
 )  # fmt: skip
-
-
-def human_bytes(count: int) -> str:
-    """1536 -> "1.5 KB"; units of 1024."""
-    size, unit = float(count), 0
-    while size >= 1024 and unit < len(_UNITS) - 1:
-        size, unit = size / 1024, unit + 1
-    return f"{count} {_UNITS[0]}" if unit == 0 else f"{size:.1f} {_UNITS[unit]}"
-
-
-def counted(count: int, noun: str) -> str:
-    """ "1 segment", "1,234 batches"."""
-    plural = noun if count == 1 else noun + ("es" if noun.endswith("ch") else "s")
-    return f"{count:,} {plural}"
 
 
 _GAP = "  "
@@ -236,6 +223,41 @@ def show_table(output: Output, titles: Sequence[str], rows: Iterable[Sequence[ob
     output.line(indent + output.style(_line(titles, widths, numeric), bold=True))
     for row in cells:
         output.line(indent + _line(row, widths, numeric))
+
+
+def show_found(
+    found: Sequence[_Found],
+    failed: Mapping[str, CommandError],
+    output_format: str,
+    *,
+    title: str,
+    document: Callable[[_Found], Mapping[str, object]],
+    show: Callable[[Output, _Found], None],
+    nothing: str = "",
+) -> None:
+    """What was found on standard output, and what failed, by name, on standard error.
+
+    `title` names the list of what was found in JSON. `nothing` is shown if nothing was found and nothing failed. If
+    everything failed, the first error is raised; if some did, the command exits with EXIT_PARTLY.
+    """
+    output = Output()
+    if output_format == JSON:
+        failures = {name: error.document() for name, error in failed.items()}
+        output.json({title: [document(each) for each in found], "failed": failures}, indent=2)
+    else:
+        for number, each in enumerate(found):
+            if number:
+                output.line()
+            show(output, each)
+        if nothing and not found and not failed:
+            output.nothing(nothing)
+    output.flush()
+    if failed and not found:
+        raise next(iter(failed.values()))
+    for error in failed.values():
+        show_error(error, as_json=output_format == JSON)
+    if failed:
+        click.get_current_context().exit(EXIT_PARTLY)
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:

@@ -22,8 +22,9 @@ import click
 
 from penstock.cli.completion import profile_names
 from penstock.cli.options import confirmation_options
-from penstock.cli.output import JSON, CommandError, Output, confirm, counted, format_option, printable, show_table
+from penstock.cli.output import JSON, CommandError, Output, confirm, format_option, printable, show_table
 from penstock.cli.values import Assignment
+from penstock.runtime.quantities import counted
 
 SERVERS: Final = "bootstrap.servers"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -109,10 +110,10 @@ def _text(properties: Mapping[str, str]) -> str:
 
 def _checked(properties: Mapping[str, str]) -> dict[str, str]:
     """The same properties. CommandError for an unknown one or an invalid value."""
-    from penstock.cli.connection import client_properties, ssl_context
+    from penstock.cli.connection import client_properties, security_options
 
     found = client_properties(None, dict(properties))
-    ssl_context(found)
+    security_options(found)
     return found
 
 
@@ -276,7 +277,7 @@ def edit(
 
 def _edited(path: Path) -> str:
     """The file's text after an editor session. CommandError if it is invalid."""
-    from penstock.broker.settings.server_properties import parse_properties
+    from penstock.properties_file import parse_properties
 
     text = click.edit(path.read_text(encoding="utf-8"), extension=_SUFFIX)
     if text is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
@@ -224,22 +224,3 @@ class Assignment(_ParamType):
         if not equals or not name.strip():
             self.fail(f"{value!r} is not NAME=VALUE.", param, ctx)
         return name.strip(), text
-
-
-def time_text(time_ms: int | None) -> str:
-    """UTC with milliseconds; "-" for None."""
-    if time_ms is None or time_ms < 0 or time_ms > _MOST_MS:
-        return "-"
-    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def duration_text(seconds: float | None) -> str:
-    """3.2 s, 4 m 10 s, 2 h 5 m, 3 d 4 h; "-" for None."""
-    if seconds is None:
-        return "-"
-    if seconds < 60:
-        return f"{seconds:.1f} s" if seconds else "0 s"
-    for size, unit, smaller, name in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "s")):
-        if seconds >= size:
-            return f"{int(seconds // size)} {unit} {int(seconds % size // smaller)} {name}"
-    return "-"

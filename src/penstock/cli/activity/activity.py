@@ -21,9 +21,10 @@ import click
 
 from penstock.cli.activity.run import run
 from penstock.cli.connection import Cluster, client_errors_reported, cluster_command
-from penstock.cli.output import JSON, CommandError, Output, counted, format_option
+from penstock.cli.output import JSON, CommandError, Output, format_option
 from penstock.cli.spark.warehouse import warehouse_option
-from penstock.cli.values import Duration, Timestamp, duration_text, time_text
+from penstock.cli.values import Duration, Timestamp
+from penstock.runtime.quantities import counted, duration_text, time_text
 
 if TYPE_CHECKING:
     from penstock.activity.site import Site
@@ -159,7 +160,7 @@ def generate(
 ) -> None:
     """Generate the events of a site into one topic per kind of event, in real time until Ctrl-C.
 
-    Missing topics are created. The command waits for a broker that is offline, also in the middle of a run; every event
+    Missing topics are created. The command waits for an offline broker, even in the middle of a run, and every event
     arrives once.
 
     \b
@@ -183,7 +184,7 @@ def generate(
     _show(Output(), output_format, site, summary)
     failed = summary.unacknowledged + sum(counts.failed for counts in summary.counts.values())
     if failed:
-        click.echo(f"{counted(failed, 'event')} not acknowledged. Some of them may be stored all the same.", err=True)
+        click.echo(f"{counted(failed, 'event')} not acknowledged. Some of them may still be stored.", err=True)
         click.get_current_context().exit(_EXIT_UNACKNOWLEDGED)
 
 
@@ -275,20 +276,20 @@ def _generate(
 
     batches = Batches(site, value_format, malformed)
     shown = _ProgressLine()
-    admin = wait_for_broker(cluster.admin, stop, shown.told)
+    admin = wait_for_broker(cluster.admin, stop, shown.notify)
     if admin is None:
         return None
     with admin:
         made = create_topics(admin)
     if made:
-        shown.told(f"Created {counted(len(made), 'topic')}: {', '.join(made)}.")
+        shown.notify(f"Created {counted(len(made), 'topic')}: {', '.join(made)}.")
     connecting = cluster.connecting("penstock-activity")
-    producer = wait_for_broker(lambda: producer_for(cluster.servers, **connecting), stop, shown.told)
+    producer = wait_for_broker(lambda: producer_for(cluster.servers, **connecting), stop, shown.notify)
     if producer is None:
         return None
     try:
         generation: EventGenerator = EventGenerator(
-            site, plan, batches, producer, SystemClock(), stop=stop, notify=shown.told, progress=shown.progress
+            site, plan, batches, producer, SystemClock(), stop=stop, notify=shown.notify, progress=shown.progress
         )
         return generation.run()
     finally:
@@ -305,7 +306,7 @@ class _ProgressLine:
         self._has_line = False
         self._before = (0.0, 0)
 
-    def told(self, text: str) -> None:
+    def notify(self, text: str) -> None:
         self.clear()
         click.echo(text, err=True)
 

@@ -18,9 +18,10 @@ import click
 
 from penstock.cli.connection import Cluster, Rejected, client_errors_reported, cluster_command, command_error_for
 from penstock.cli.options import watch_option
-from penstock.cli.output import JSON, CommandError, Output, counted, format_option, show_table
+from penstock.cli.output import JSON, CommandError, Output, format_option, show_table
 from penstock.cli.spark.warehouse import warehouse_option
-from penstock.cli.values import Timestamp, duration_text
+from penstock.cli.values import Timestamp
+from penstock.runtime.quantities import counted, duration_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

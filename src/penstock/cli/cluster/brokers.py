@@ -12,12 +12,11 @@ import click
 from penstock.cli.completion import broker_ids
 from penstock.cli.connection import Cluster, Rejected, cluster_command, error_document, show_failures
 from penstock.cli.options import watch_option
-from penstock.cli.output import JSON, Output, format_option, human_bytes, show_table
+from penstock.cli.output import EXIT_PARTLY, JSON, Output, format_option, show_table
+from penstock.runtime.quantities import human_bytes
 
 if TYPE_CHECKING:
     from penstock.client.admin import LogDirectory
-
-_EXIT_PARTLY = 1
 
 
 class ListedByDefault(click.Group):
@@ -89,7 +88,7 @@ def describe(cluster: Cluster, wanted: tuple[int, ...], output_format: str) -> N
             report.show_described(output, each, settings.get(each.id))
     output.flush()
     if any(each.node is None or each.id not in settings for each in chosen):
-        click.get_current_context().exit(_EXIT_PARTLY)
+        click.get_current_context().exit(EXIT_PARTLY)
 
 
 @brokers.command(short_help="Show data folders, sizes and free space.")
@@ -139,7 +138,7 @@ def disks(cluster: Cluster, wanted: tuple[int, ...], by_topic: bool, output_form
     output.flush()
     show_failures(failed.values(), output_format)
     if failed or any(folder.error for _, folder in found):
-        click.get_current_context().exit(_EXIT_PARTLY)
+        click.get_current_context().exit(EXIT_PARTLY)
 
 
 def _known(size: int) -> str | None:

@@ -9,12 +9,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from penstock.cli.output import Output, counted, human_bytes, printable, show_table
+from penstock.cli.output import Output, printable, show_table
 from penstock.cli.topics.configs import LAYERS
 from penstock.cli.topics.partitions import DETAILS_TIMEOUT_MS, all_partitions
 from penstock.client.admin import Admin, ConfigEntry, ConfigResource, LogDirectory
 from penstock.client.cluster_metadata import Node, TopicPartition
 from penstock.client.errors import PenstockError
+from penstock.runtime.quantities import counted, human_bytes
 
 _SHOWN_MAX = 20
 

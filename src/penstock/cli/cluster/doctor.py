@@ -11,7 +11,8 @@ from typing import Final
 import click
 
 from penstock.cli.connection import Cluster, cluster_command
-from penstock.cli.output import JSON, Output, counted, format_option, printable
+from penstock.cli.output import JSON, Output, format_option, printable
+from penstock.runtime.quantities import counted
 
 _EXIT_PROBLEMS: Final = 1
 
@@ -26,13 +27,14 @@ def doctor(cluster: Cluster, http_port: int, probe: bool, output_format: str) ->
     """Check the connection, the brokers, partitions, disks and clocks of a cluster, and this machine.
 
     Finds closed ports, wrong advertised addresses, old brokers, clocks that differ, full disks, partitions without a
-    leader, min.insync.replicas above the number of replicas, missing Java or Spark.
+    leader, min.insync.replicas above the number of replicas, transactions that block readers, missing Java or Spark.
 
     \b
     Exit code: 0  no problems
                1  problems found; each one says what to do
     """
-    from penstock.cli.cluster.doctor_checks import PROBLEM, Finding, examine_cluster, examine_machine
+    from penstock.cli.cluster.doctor_checks import examine_cluster, examine_machine
+    from penstock.client.diagnosis import PROBLEM, Finding
 
     findings: list[Finding] = []
     findings += examine_cluster(cluster, http_port, probe=probe)

@@ -1,4 +1,4 @@
-"""The checks of `penstock doctor`: addresses, versions, partitions, disks, clocks, and this machine.
+"""The checks of `penstock doctor`: addresses, versions, clocks and this machine; `client.diagnosis` has the others.
 
 A broker that cannot be reached is reported with the cause; the others are still checked. Checks of this machine (the
 compiled kernel, Java, Spark, the limit of open files) give notes only: none of them keeps a broker or a client from
@@ -20,33 +20,17 @@ import urllib.request
 import uuid
 from email.utils import parsedate_to_datetime
 from importlib import metadata
-from ipaddress import ip_address
-from typing import Final, NamedTuple
+from typing import Final
 
 from penstock.cli.connection import Cluster, command_error_for
-from penstock.cli.output import counted, human_bytes, sentence
-from penstock.cli.topics.topics_report import is_troubled
-from penstock.cli.values import duration_text
-from penstock.client.admin import AsyncAdmin, ConfigResource, LogDirectory, OffsetResult, TopicDescription, TopicSpec
+from penstock.cli.output import sentence
+from penstock.client.admin import AsyncAdmin, TopicSpec
 from penstock.client.cluster_metadata import Node
 from penstock.client.connection import Connection
+from penstock.client.diagnosis import NOTE, OK, PROBLEM, Finding, disk_findings, is_loopback, skew, topic_findings
 from penstock.client.errors import BootstrapError, PenstockError
+from penstock.runtime.quantities import counted
 from penstock.wire.protocol import APIS, ApiKey
-
-OK: Final = "ok"
-NOTE: Final = "note"
-PROBLEM: Final = "problem"
-
-
-class Finding(NamedTuple):
-    """A finding. `level` is ok, note or problem; `check` is a stable name for programs."""
-
-    level: str
-    check: str
-    subject: str
-    text: str
-    advice: str = ""
-
 
 # Spark 4 runs on Java 17 and later.
 _JAVA_NEEDED: Final = 17
@@ -153,14 +137,6 @@ def _limits() -> list[Finding]:
     ]  # fmt: skip
 
 
-# A broker rejects records whose time is further off than message.timestamp.after.max.ms, an hour by default; seconds
-# already spoil what reads by time.
-_SKEW_S: Final = 5.0
-_FUTURE_MS: Final = 60_000
-_FREE_SHARE: Final = 0.10
-_FREE_BYTES: Final = 1024**3
-_MOST_PARTITIONS: Final = 2_000
-_MOST_TOPICS: Final = 1_000
 _HTTP_TIMEOUT_S: Final = 2.0
 # What each part of the command needs a broker to serve.
 _NEEDS: Final = {
@@ -192,8 +168,8 @@ async def _examine(cluster: Cluster, http_port: int, probe: bool) -> list[Findin
             described = await admin.describe_cluster()
             for node in described.nodes:
                 findings += await _broker(admin, node, cluster.servers, http_port)
-            findings += await _topics(admin)
-            findings += await _disks(admin, described.nodes)
+            findings += await topic_findings(admin)
+            findings += await disk_findings(admin, described.nodes)
             if probe:
                 findings += await _probe(admin, cluster)
         except PenstockError as error:
@@ -204,11 +180,11 @@ async def _examine(cluster: Cluster, http_port: int, probe: bool) -> list[Findin
 
 
 def _attempt(address: str, detail: str, cause: str, hint: str) -> Finding:
-    from penstock.cli.connection import HINTS_BY_CAUSE
+    from penstock.cli.connection import hint_for_cause
     from penstock.client.errors import Cause
 
     name = Cause(cause).name
-    return Finding(PROBLEM, name.lower().replace("_", "-"), address, detail, sentence(HINTS_BY_CAUSE.get(name, hint)))
+    return Finding(PROBLEM, name.lower().replace("_", "-"), address, detail, sentence(hint_for_cause(name, hint)))
 
 
 def _failed(check: str, subject: str, error: PenstockError) -> Finding:
@@ -232,7 +208,7 @@ async def _broker(admin: AsyncAdmin, node: Node, servers: str, http_port: int) -
             )
         ]  # fmt: skip
     findings = [Finding(OK, "advertised", name, f"answers at its advertised address {node.host}:{node.port}")]
-    if _is_loopback(node.host) and not all(_is_loopback(part.rpartition(":")[0]) for part in servers.split(",")):
+    if is_loopback(node.host) and not all(is_loopback(part.rpartition(":")[0]) for part in servers.split(",")):
         findings.append(
             Finding(
                 PROBLEM, "advertised", name,
@@ -244,15 +220,6 @@ async def _broker(admin: AsyncAdmin, node: Node, servers: str, http_port: int) -
     if http_port:
         findings += await asyncio.to_thread(_clock_by_http, name, node.host, http_port)
     return findings
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def _versions(name: str, connection: Connection) -> Finding:
@@ -268,7 +235,7 @@ def _versions(name: str, connection: Connection) -> Finding:
                 lacking.setdefault(part, []).append(f"{api.name}: {theirs[0]}-{theirs[1]} there, {ours} here")
     if not lacking:
         return Finding(
-            OK, "versions", name, f"supports {counted(len(served), 'API')} in versions that this client knows"
+            OK, "versions", name, f"supports {counted(len(served), 'API')} in versions that this client supports"
         )
     text = "; ".join(f"{part} ({', '.join(reasons)})" for part, reasons in lacking.items())
     era = f"it is as old as Kafka {connection.legacy_release}; " if connection.legacy_release else ""
@@ -295,155 +262,7 @@ def _clock_by_http(name: str, host: str, port: int) -> list[Finding]:
     except (TypeError, ValueError):
         return []
     # The header is cut to seconds: half of one is its mean error.
-    return [_skew(name, there + 0.5 - (sent + time.time()) / 2, 0.5)]
-
-
-def _skew(name: str, ahead_s: float, error_s: float) -> Finding:
-    if abs(ahead_s) <= _SKEW_S + error_s:
-        within_ms = max(abs(ahead_s), error_s, 0.001) * 1000
-        return Finding(OK, "clock", name, f"its clock agrees with this machine's within {within_ms:.0f} ms")
-    which = "ahead of" if ahead_s > 0 else "behind"
-    return Finding(
-        PROBLEM, "clock", name, f"its clock is {duration_text(abs(ahead_s))} {which} this machine's",
-        "Synchronise both clocks (chrony, systemd-timesyncd). Otherwise lag in seconds, retention and reading by "
-        "time are wrong.",
-    )  # fmt: skip
-
-
-# --- topics
-
-
-async def _topics(admin: AsyncAdmin) -> list[Finding]:
-    answers = await admin.describe_topics()
-    topics = [topic for topic in answers.values() if isinstance(topic, TopicDescription)]
-    parts = [(topic.name, part) for topic in topics for part in topic.partitions]
-    findings = []
-    leaderless = [f"{name}-{part.index}" for name, part in parts if part.leader is None]
-    if leaderless:
-        findings.append(
-            Finding(
-                PROBLEM, "leaders", "partitions",
-                f"{_some(leaderless)} without a leader, so they cannot be written or read",
-                "Start their brokers; `penstock topics describe --troubled` shows which.",
-            )
-        )  # fmt: skip
-    behind = [f"{name}-{part.index}" for name, part in parts if part.leader is not None and is_troubled(part)]
-    if behind:
-        findings.append(
-            Finding(
-                PROBLEM, "replicas", "partitions", f"{_some(behind)} with replicas out of sync",
-                "Check for brokers that are offline or slow; `penstock topics describe --troubled` shows which.",
-            )
-        )  # fmt: skip
-    if not findings:
-        findings.append(
-            Finding(OK, "leaders", "partitions", f"all {len(parts):,} have a leader and all replicas in sync")
-        )
-    findings += await _min_insync(admin, topics)
-    return findings + await _future_records(admin, [(name, part.index) for name, part in parts if part.leader])
-
-
-async def _min_insync(admin: AsyncAdmin, topics: list[TopicDescription]) -> list[Finding]:
-    """Topics whose min.insync.replicas exceeds their replicas, so that no write with acks=all can succeed."""
-    looked_at = {ConfigResource.topic(topic.name): topic for topic in topics[:_MOST_TOPICS] if topic.partitions}
-    try:
-        settings = await admin.describe_configs(looked_at)
-    except PenstockError:
-        return []
-    wrong: dict[str, tuple[int, int]] = {}
-    for config_resource, topic in looked_at.items():
-        found = settings[config_resource]
-        entry = None if isinstance(found, PenstockError) else found.get("min.insync.replicas")
-        needed = int(entry.value) if entry is not None and entry.value and entry.value.isdigit() else 0
-        fewest = min(len(part.replicas) for part in topic.partitions)
-        if needed > fewest:
-            wrong[topic.name] = (needed, fewest)
-    if not wrong:
-        return []
-    name, (needed, fewest) = next(iter(wrong.items()))
-    return [
-        Finding(
-            PROBLEM, "min-insync", _some(list(wrong)),
-            f"min.insync.replicas is {needed} with {counted(fewest, 'replica')}, so no write with acks=all can succeed",
-            f"Lower it: penstock configs alter --topic {name} --set min.insync.replicas={fewest}. "
-            f"Or add replicas: penstock reassign plan {name} -r {needed}",
-        )
-    ]  # fmt: skip
-
-
-def _some(names: list[str]) -> str:
-    shown = ", ".join(names[:3])
-    return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown
-
-
-async def _future_records(admin: AsyncAdmin, partitions: list[tuple[str, int]]) -> list[Finding]:
-    """Records with a timestamp in the future: the clock of the producer or of this machine is wrong."""
-    try:
-        found = await admin.list_offsets(dict.fromkeys(partitions[:_MOST_PARTITIONS], "max_timestamp"))
-    except PenstockError:
-        return []
-    now_ms = time.time() * 1000
-    future = {
-        str(partition): answer.timestamp - now_ms
-        for partition, answer in found.items()
-        if isinstance(answer, OffsetResult) and answer.timestamp > now_ms + _FUTURE_MS
-    }
-    if not future:
-        return []
-    most = duration_text(max(future.values()) / 1000)
-    return [
-        Finding(
-            PROBLEM, "clock", _some(list(future)),
-            f"the newest record is {most} ahead of this machine's clock",
-            "Compare the clocks of the producers and of this machine. Such records are kept too long.",
-        )
-    ]  # fmt: skip
-
-
-# --- disks
-
-
-async def _disks(admin: AsyncAdmin, nodes: tuple[Node, ...]) -> list[Finding]:
-    answers = await admin.describe_log_dirs(node.id for node in nodes)
-    findings: list[Finding] = []
-    for broker, folders in answers.items():
-        if isinstance(folders, PenstockError):
-            findings.append(Finding(NOTE, "disk", f"broker {broker}", f"does not report its disks: {folders.message}"))
-            continue
-        local = any(node.id == broker and _is_loopback(node.host) for node in nodes)
-        findings += [_disk(f"broker {broker}", folder, local) for folder in folders]
-    return findings
-
-
-def _disk(name: str, folder: LogDirectory, local: bool) -> Finding:
-    if folder.error is not None:
-        return Finding(
-            PROBLEM, "disk", name, f"{folder.path} is offline: {folder.error}",
-            "Check the broker's log and the disk. The folder is used again after a restart of the broker.",
-        )  # fmt: skip
-    total, free = folder.total_bytes, folder.usable_bytes
-    if total < 0 and local:
-        total, free = _local_disk(folder.path)
-    if total < 0:
-        return Finding(NOTE, "disk", name, f"{folder.path}: the broker is too old to report free space")
-    text = f"{folder.path}: {human_bytes(free)} of {human_bytes(total)} free"
-    if free < _FREE_BYTES or (total and free / total < _FREE_SHARE):
-        return Finding(
-            PROBLEM, "disk", name, text,
-            "Free some space or lower retention.ms or retention.bytes. A full disk rejects writes. "
-            "`penstock brokers disks --topics` shows what is large.",
-        )  # fmt: skip
-    return Finding(OK, "disk", name, text)
-
-
-def _local_disk(path: str) -> tuple[int, int]:
-    import shutil
-
-    try:
-        usage = shutil.disk_usage(path)
-    except OSError:
-        return -1, -1
-    return usage.total, usage.free
+    return [skew(name, there + 0.5 - (sent + time.time()) / 2, 0.5)]
 
 
 # --- a record there and back
@@ -460,7 +279,7 @@ async def _probe(admin: AsyncAdmin, cluster: Cluster) -> list[Finding]:
     try:
         async with AsyncProducer(cluster.servers, **cluster.connecting("penstock-doctor")) as producer:
             sent = time.time()
-            stored = await producer.send(topic, b"is there anybody?")
+            stored = await producer.send(topic, b"penstock doctor")
             took = time.time() - sent
         async with AsyncConsumer(
             bootstrap_servers=cluster.servers, auto_offset_reset="earliest", **cluster.connecting("penstock-doctor")
@@ -471,7 +290,7 @@ async def _probe(admin: AsyncAdmin, cluster: Cluster) -> list[Finding]:
         if not records:
             findings = [Finding(PROBLEM, "probe", topic, "a record was acknowledged but cannot be read")]
         if stored.timestamp >= 0:
-            findings.append(_skew("the broker", stored.timestamp / 1000 - (sent + took / 2), took / 2))
+            findings.append(skew("the broker", stored.timestamp / 1000 - (sent + took / 2), took / 2))
         return findings
     finally:
         await admin.delete_topic(topic, missing_ok=True)

@@ -14,8 +14,9 @@ import click
 
 from penstock.cli.connection import Cluster, Rejected, cluster_command, error_document
 from penstock.cli.options import confirmation_options, dry_run_option, topic_arguments
-from penstock.cli.output import JSON, CommandError, Output, confirm, counted, format_option, show_table
+from penstock.cli.output import JSON, CommandError, Output, confirm, format_option, show_table
 from penstock.cli.values import NameAndPartitions
+from penstock.runtime.quantities import counted
 
 if TYPE_CHECKING:
     from penstock.client.admin import Admin, PartitionDescription
@@ -134,7 +135,7 @@ def _elect(
 def _leaders_after(
     admin: Admin, elected: list[TopicPartition], before: Mapping[TopicPartition, PartitionDescription]
 ) -> dict[TopicPartition, int | None]:
-    """The present leaders. The broker that is asked may learn of the decision a moment later."""
+    """The current leaders. The broker that is asked may learn of the decision a moment later."""
     from penstock.client.admin import TopicDescription
     from penstock.client.cluster_metadata import TopicPartition
 

@@ -8,7 +8,7 @@ Unknown fields are ignored; a partition or replica listed twice, or a broker tha
 anything moves. A replica is complete when it is in sync; until then its share is estimated from log sizes.
 
 A throttle is a leader rate and a follower rate on each broker, which apply to the replicas that their topic lists as
-throttled. For a move, all present replicas may have to send, and the added ones fetch; replicas that are in sync are
+throttled. For a move, all current replicas may have to send, and the added ones fetch; replicas that are in sync are
 not slowed down. Every rate and list that was set at run time counts as a throttle, so that a forgotten one can be
 found.
 """
@@ -24,11 +24,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from penstock.cli.connection import Rejected
-from penstock.cli.output import CommandError, Output, counted, human_bytes, show_table
+from penstock.cli.output import CommandError, Output, show_table
 from penstock.cli.topics.partitions import DETAILS_TIMEOUT_MS, all_partitions, no_such_topic
 from penstock.client.admin import Admin, ConfigResource, PartitionReassignment
 from penstock.client.cluster_metadata import TopicPartition
 from penstock.client.errors import PenstockError
+from penstock.runtime.quantities import counted, human_bytes
 
 if TYPE_CHECKING:
     from penstock.client.admin import PartitionDescription

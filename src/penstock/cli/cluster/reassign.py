@@ -15,8 +15,9 @@ import click
 from penstock.cli.completion import broker_ids
 from penstock.cli.connection import Cluster, Rejected, cluster_command, error_document
 from penstock.cli.options import confirmation_options, dry_run_option, topic_arguments, watch_option
-from penstock.cli.output import JSON, CommandError, Output, confirm, counted, format_option
+from penstock.cli.output import JSON, CommandError, Output, confirm, format_option
 from penstock.cli.values import FACTOR, BrokerIds, ByteCount, Duration, NameAndPartitions
+from penstock.runtime.quantities import counted
 
 if TYPE_CHECKING:
     from penstock.cli.cluster.partition_moves import Move
@@ -68,7 +69,7 @@ def wait_options(command: click.decorators.FC) -> click.decorators.FC:
     metavar="FILE",
     help="Write the plan to a file, in the format of kafka-reassign-partitions.",
 )
-@click.option("--rollback", metavar="FILE", help="Write a plan that restores the present replicas.")
+@click.option("--rollback", metavar="FILE", help="Write a plan that restores the current replicas.")
 @format_option
 @cluster_command
 def plan(
@@ -194,7 +195,7 @@ def _plan_document(moves: list[Move]) -> dict[str, object]:
     "--throttle", type=ByteCount(), metavar="BYTES",
     help="Limit in bytes/s of what each broker sends and receives: 50MB. Removed by --wait or `status`.",
 )  # fmt: skip
-@click.option("--rollback", metavar="FILE", help="Write a plan that restores the present replicas.")
+@click.option("--rollback", metavar="FILE", help="Write a plan that restores the current replicas.")
 @confirmation_options
 @wait_options
 @format_option

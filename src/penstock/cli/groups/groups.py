@@ -15,15 +15,24 @@ import click
 from penstock.cli.completion import topic_names
 from penstock.cli.connection import Cluster, Rejected, cluster_command, command_error_for, show_failures
 from penstock.cli.options import confirmation_options, confirmed_plan, group_arguments, watch_option
-from penstock.cli.output import JSON, CommandError, Output, confirm, counted, format_option, printable, show_table
+from penstock.cli.output import (
+    EXIT_PARTLY,
+    JSON,
+    CommandError,
+    Output,
+    confirm,
+    format_option,
+    printable,
+    show_found,
+    show_table,
+)
 from penstock.cli.topics.partitions import no_such_group
-from penstock.cli.values import Duration, NameAndPartitions, Timestamp, TopicPartitions, duration_text
+from penstock.cli.values import Duration, NameAndPartitions, Timestamp, TopicPartitions
+from penstock.runtime.quantities import counted, duration_text
 
 if TYPE_CHECKING:
     from penstock.client.admin import Admin, GroupDescription
     from penstock.client.errors import PenstockError
-
-_EXIT_PARTLY = 1
 
 
 @click.group()
@@ -89,23 +98,7 @@ def describe(cluster: Cluster, names: tuple[str, ...], output_format: str) -> No
         found = [group for group in answers.values() if not isinstance(group, PenstockError)]
         errors = {name: error for name, error in answers.items() if isinstance(error, PenstockError)}
         failed = group_errors(admin, errors)
-    output = Output()
-    if output_format == JSON:
-        documents = {name: error.document() for name, error in failed.items()}
-        output.json({"groups": [_document(group) for group in found], "failed": documents}, indent=2)
-    else:
-        for number, group in enumerate(found):
-            if number:
-                output.line()
-            _show(output, group)
-        if not found and not names:
-            output.nothing("No groups.")
-    output.flush()
-    if failed and not found:
-        raise next(iter(failed.values()))
-    show_failures(failed.values(), output_format)
-    if failed:
-        click.get_current_context().exit(_EXIT_PARTLY)
+    show_found(found, failed, output_format, title="groups", document=_document, show=_show, nothing="No groups.")
 
 
 def group_errors(admin: Admin, errors: Mapping[str, PenstockError]) -> dict[str, CommandError]:
@@ -198,7 +191,7 @@ def _document(group: GroupDescription) -> dict[str, object]:
 @click.option("--to-time", "--to-datetime", type=Timestamp(), help="Move to the first record at or after this time.")
 @click.option("--by-duration", type=Duration(), help="Move to the first record of this long ago: 1h30m, PT90M.")
 @click.option("--shift-by", type=int, metavar="N", help="Move forward by N offsets, or back if negative.")
-@click.option("--to-current", is_flag=True, help="Commit the present offsets again.")
+@click.option("--to-current", is_flag=True, help="Commit the current offsets again.")
 @click.option("--create", is_flag=True, help="Create the group if it does not exist.")
 @confirmation_options
 @format_option
@@ -259,7 +252,7 @@ def seek(
     if output_format != JSON:
         show_failures(failures.values(), output_format)
     if failures:
-        click.get_current_context().exit(_EXIT_PARTLY)
+        click.get_current_context().exit(EXIT_PARTLY)
 
 
 @groups.command(short_help="Delete groups, or their committed offsets for a topic.")

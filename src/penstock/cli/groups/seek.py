@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.cli.connection import Rejected, error_document
-from penstock.cli.output import JSON, Output, counted, printable, show_table
+from penstock.cli.output import JSON, Output, printable, show_table
 from penstock.cli.topics.partitions import offsets_at, selected_partitions
 from penstock.cli.values import NameAndPartitions, now_ms
 from penstock.client.admin import Admin
 from penstock.client.cluster_metadata import TopicPartition
 from penstock.client.errors import PenstockError, UnknownGroup
+from penstock.runtime.quantities import counted
 
 NEW = "new"
 """The state of a group that does not exist yet."""

@@ -10,11 +10,12 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from penstock.cli.output import EXIT_DAMAGE, EXIT_SOUND, JSON, Output, counted, human_bytes, printable
+from penstock.cli.output import EXIT_DAMAGE, EXIT_SOUND, JSON, Output, printable
 from penstock.log.inspection.log_files import PathKind, log_bytes
 from penstock.log.inspection.segment_check import Finding, Options, Report, Severity
 from penstock.log.inspection.verification import verify
 from penstock.runtime.files import Files
+from penstock.runtime.quantities import counted, human_bytes
 
 # Less is read before a bar would have been seen.
 PROGRESS_FROM_BYTES = 256 * 1024 * 1024

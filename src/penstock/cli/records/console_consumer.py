@@ -27,13 +27,14 @@ from typing import Any, BinaryIO, Final
 import click
 
 from penstock.cli.connection import Cluster
-from penstock.cli.output import CommandError, counted, printable
+from penstock.cli.output import CommandError, printable
 from penstock.cli.records.codecs import CodecError, Decode, as_json, decoder, headers_as_json
 from penstock.cli.records.console_producer import load_named, unescaped
 from penstock.cli.topics.partitions import no_such_partition, no_such_topic
-from penstock.cli.values import NameAndPartitions, StartOffset, time_text
+from penstock.cli.values import NameAndPartitions, StartOffset
 from penstock.client.consumer import Consumer, ConsumerRecord, TopicPartition
 from penstock.client.errors import DeserializationError
+from penstock.runtime.quantities import counted, time_text
 
 Record = ConsumerRecord[Any, Any]
 Formatter = Callable[[Record], bytes]
@@ -426,7 +427,8 @@ class ConsoleConsumer:
         timeout_ms = self._options["timeout_ms"]
         quiet_since = time.monotonic()
         while True:
-            if self._has_stops:
+            # What came with the assignment is shown first: the position is behind it already.
+            if self._has_stops and not self._early:
                 self._check_positions(consumer)
             records = self._next(consumer)
             if records:

@@ -24,10 +24,11 @@ from typing import Any, BinaryIO, Final
 import click
 
 from penstock.cli.connection import command_error_for
-from penstock.cli.output import CommandError, counted, human_bytes, printable, sentence
+from penstock.cli.output import CommandError, printable, sentence
 from penstock.cli.records.codecs import CodecError, Encode, Header, MalformedRecord, record_of
 from penstock.client.errors import PenstockError, TimedOut
 from penstock.client.producer import BulkDelivery, Producer, ProducerRecord
+from penstock.runtime.quantities import counted, human_bytes
 
 PIECE_BYTES: Final = 1024 * 1024
 _MOST_LINE_BYTES: Final = 128 * 1024 * 1024
@@ -101,7 +102,7 @@ def line_records(stream: BinaryIO, rules: LineRules, on_bad: OnInvalidLine) -> I
             try:
                 records.append(_record(line, rules))
             except (MalformedRecord, CodecError) as error:
-                # What came before it goes out before anything is said about it.
+                # What came before it goes out before anything is printed about it.
                 if records:
                     yield records
                     records = []

@@ -59,7 +59,7 @@ from penstock.cli.values import (
     "--from-time", type=Timestamp(), help="Start at a time: 2026-11-15T10:30, '1h ago', -1h, milliseconds since 1970."
 )
 @click.option("--until-time", type=Timestamp(), help="Stop before the first record at or after this time.")
-@click.option("-e", "--exit", "exits", is_flag=True, help="Stop after the present records.")
+@click.option("-e", "--exit", "exits", is_flag=True, help="Stop at the end of the log.")
 @click.option("-n", "-c", "--max-messages", type=click.IntRange(min=0), metavar="N", help="Stop after N records.")
 @click.option(
     "--timeout-ms", "--consumer-timeout-ms", type=click.IntRange(min=0), metavar="MS",
@@ -167,15 +167,15 @@ def _topics(names: tuple[NameAndPartitions, ...], partitions: tuple[int, ...]) -
 
 
 def _place(options: dict[str, Any]) -> StartOffset | None:
-    said = [options["offset"] is not None, options["from_beginning"], options["from_time"] is not None]
-    if sum(said) > 1 and not (options["from_beginning"] and options["offset"] == EARLIEST):
+    starts = [options["offset"] is not None, options["from_beginning"], options["from_time"] is not None]
+    if sum(starts) > 1 and not (options["from_beginning"] and options["offset"] == EARLIEST):
         raise CommandError(
             "Several starting points were given.", "Use one of --offset, --from-beginning and --from-time."
         )
     place: StartOffset | None = options["offset"]
     # With an end, start at the beginning: from now until now would be nothing.
     has_end = options["exits"] or options["until_time"] is not None
-    from_begin = options["from_beginning"] or (has_end and not any(said) and options["group"] is None)
+    from_begin = options["from_beginning"] or (has_end and not any(starts) and options["group"] is None)
     return EARLIEST if from_begin else place
 
 

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.cli.connection import Cluster, consumer_options, producer_options
-from penstock.cli.output import JSON, Output, human_bytes
+from penstock.cli.output import JSON, Output
 from penstock.client.consumer import Consumer, TopicPartition
 from penstock.client.errors import TimedOut
 from penstock.client.producer import Delivery, Producer, RecordMetadata
+from penstock.runtime.quantities import human_bytes
 
 PERCENTILES: Final = (50.0, 95.0, 99.0, 99.9)
 _MB: Final = 1024 * 1024

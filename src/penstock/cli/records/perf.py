@@ -6,12 +6,13 @@ values, not from averages.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Final
 
 import click
 
-from penstock.cli.completion import topic_names
 from penstock.cli.connection import Cluster, cluster_command
+from penstock.cli.options import topic_arguments
 from penstock.cli.output import format_option, printable
 from penstock.cli.values import Assignment
 
@@ -25,12 +26,16 @@ def perf() -> None:
 
 
 def _common(command: Any) -> Any:
-    """--topic, and --json for --format json."""
-    command = format_option(command)
-    command = click.option("--json", "as_json", is_flag=True, help="Same as --format json.")(command)
-    return click.option(
-        "-t", "--topic", required=True, metavar="TOPIC", shell_complete=topic_names, help="Topic to use."
-    )(command)
+    """TOPIC or --topic, and --json for --format json."""
+
+    @functools.wraps(command)
+    def run(*args: Any, names: tuple[str, ...], **params: Any) -> Any:
+        if len(names) > 1:
+            raise click.UsageError(f"One topic is measured at a time, not {len(names)}: {', '.join(names)}.")
+        return command(*args, topic=names[0], **params)
+
+    as_json = click.option("--json", "as_json", is_flag=True, help="Same as --format json.")
+    return topic_arguments(required=True, only_one=True)(as_json(format_option(run)))
 
 
 _record_size: Final = click.option(
@@ -78,7 +83,7 @@ def produce(cluster: Cluster, topic: str, as_json: bool, create: bool, output_fo
     "--messages",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Number of records.  [default: all present ones]",
+    help="Number of records.  [default: all that exist]",
 )
 @click.option("-g", "--group", metavar="GROUP", help="Read as a member of a group.")
 @click.option(

@@ -113,6 +113,8 @@ def produce(
         topic, *files = names
     else:
         files = list(names)
+    if cluster.producer_property("producer.type", dict(options["producer_property"])) == "sync":
+        options["sync"] = True
     read, ignores = _reader(options)
     client_options = _client_options(cluster, options)
     sending = ConsoleProducer(
@@ -159,7 +161,8 @@ def _reader(options: dict[str, Any]) -> tuple[Any, bool]:
 def _client_options(cluster: Cluster, options: dict[str, Any]) -> dict[str, Any]:
     from penstock.cli.connection import producer_options
 
-    found = cluster.options_for("penstock-produce", producer_options(), dict(options["producer_property"]))
+    properties = dict(options["producer_property"])
+    found = cluster.options_for("penstock-produce", producer_options(), properties) | cluster.objects_for(properties)
     given = {
         "acks": options["acks"],
         "compression_type": options["compression"] or ("gzip" if options["compress"] else None),
@@ -170,9 +173,9 @@ def _client_options(cluster: Cluster, options: dict[str, Any]) -> dict[str, Any]
         "buffer_memory": options["buffer_memory"],
     }
     source = click.get_current_context().get_parameter_source
-    said = {name for name, origin in _ORIGINS.items() if (of := source(origin)) is not None and of.name != "DEFAULT"}
+    chosen = {name for name, origin in _ORIGINS.items() if (of := source(origin)) is not None and of.name != "DEFAULT"}
     for name, value in given.items():
-        if value is not None and (name in said or name not in found):
+        if value is not None and (name in chosen or name not in found):
             found[name] = value
     # A user at a terminal should not wait for minutes.
     found.setdefault("max_block_ms", cluster.request_timeout_ms)

@@ -17,7 +17,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterable
 from types import FrameType
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 import click
 
@@ -25,10 +25,12 @@ from penstock import __version__
 from penstock.broker.broker import METADATA_FOLDER, Broker
 from penstock.broker.http import HttpServerError
 from penstock.broker.settings import BrokerSettings, InvalidSettings, Listener, unreachable_hosts
-from penstock.cli.output import CommandError, counted, printable, sentence
+from penstock.cli.output import CommandError, printable, sentence
 from penstock.cluster.errors import ClusterError, TreeFailed, TreeInUse
+from penstock.embedded_broker import console_program
 from penstock.log.errors import FolderInUse, LogError, NoDirectoryOnline
 from penstock.runtime.network import AddressInUse, CannotListen
+from penstock.runtime.quantities import counted
 
 logger = logging.getLogger(__name__)
 
@@ -61,28 +63,33 @@ def run_broker(
     on_started: Callable[[Broker], None],
     on_stopping: Callable[[], None],
     advise_on_port: Callable[[int], str],
+    companion: Companion | None = None,
 ) -> None:
     """Run a broker until a signal. BrokerError if it cannot start.
 
-    `advise_on_port` returns what to do about a port in use.
+    `advise_on_port` returns what to do about a port in use. `companion` runs beside the broker, in its process.
     """
     open_files = raise_open_files_limit()
     new_loop, loop_name = _event_loop()
     logger.info(
         "process started: version=%s pid=%d loop=%s max_files=%s", __version__, os.getpid(), loop_name, open_files
     )
-    broker = Broker(settings, http_host=http_host, http_port=http_port)
+    broker = Broker(settings, http_host=http_host, http_port=http_port, console=console_program)
     with asyncio.Runner(loop_factory=new_loop) as runner:
         stop = StopRequest(runner.get_loop())
         stop.listen()
         try:
-            runner.run(_serve(broker, stop, on_started, on_stopping))
+            runner.run(_serve(broker, stop, on_started, on_stopping, companion))
         except _StartFailed as failed:
             _explain(failed.error, advise_on_port)
 
 
 async def _serve(
-    broker: Broker, stop: StopRequest, on_started: Callable[[Broker], None], on_stopping: Callable[[], None]
+    broker: Broker,
+    stop: StopRequest,
+    on_started: Callable[[Broker], None],
+    on_stopping: Callable[[], None],
+    companion: Companion | None,
 ) -> None:
     if not await _start(broker, stop):
         return
@@ -91,16 +98,40 @@ async def _serve(
     gc.freeze()
     try:
         on_started(broker)
+        if companion is not None:
+            await _start_companion(companion, broker, stop)
         await stop.asked.wait()
         logger.info("stopping: signal=%s; a second signal ends the process at once", stop.signal_name)
         on_stopping()
     finally:
+        if companion is not None:
+            await asyncio.to_thread(companion.stop)
         clean = await broker.stop()
     if not clean:
         raise BrokerError(
             "The broker did not stop cleanly; the log has the reason.",
             "No record acknowledged with acks=all is lost. The next start recovers the logs.",
         )
+
+
+class Companion(Protocol):
+    """What runs in a broker's process on threads of its own. Both methods may block; they are called on a thread."""
+
+    def start(self, broker: Broker) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+async def _start_companion(companion: Companion, broker: Broker, stop: StopRequest) -> None:
+    """Start it, unless a stop is asked for meanwhile. Raises what it raises, and the broker stops."""
+    starting = asyncio.create_task(asyncio.to_thread(companion.start, broker))
+    asked = asyncio.create_task(stop.asked.wait())
+    await asyncio.wait({starting, asked}, return_when=asyncio.FIRST_COMPLETED)
+    asked.cancel()
+    if starting.done():
+        starting.result()
+    else:
+        starting.add_done_callback(lambda task: task.cancelled() or task.exception())
 
 
 async def _start(broker: Broker, stop: StopRequest) -> bool:
@@ -183,7 +214,7 @@ def warn_about_unreachable_hosts(advertised: Iterable[Listener]) -> None:
 
     def look() -> None:
         for doubt in unreachable_hosts(listeners, socket.getaddrinfo):
-            logger.warning("%s", doubt)
+            logger.warning("advertised host has no address: problem=%s", doubt)
 
     # A name server may be slow, and neither start nor stop depends on the answer.
     threading.Thread(target=look, name="advertised-hosts", daemon=True).start()
@@ -215,6 +246,8 @@ def _explain(error: Exception, advise_on_port: Callable[[int], str]) -> NoReturn
     if isinstance(error, AddressInUse):
         port = int(error.address.rpartition(":")[2])
         raise BrokerError(f"{error.address} is in use by another process.", advise_on_port(port))
+    if isinstance(error, InvalidSettings):
+        raise SettingsRejected(error)  # certificates and credentials are read at the start
     if isinstance(error, CannotListen):
         raise BrokerError(sentence(str(error)), _advice_on_listening(error))
     if isinstance(error, (FolderInUse, TreeInUse)):

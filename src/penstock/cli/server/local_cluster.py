@@ -28,10 +28,11 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
-from penstock.cli.output import CommandError, Output, counted, printable, sentence, show_table
+from penstock.cli.output import CommandError, Output, printable, sentence, show_table
 from penstock.cli.server.foreground import Foreground, PrefixedLines, Program
 from penstock.cli.server.up import CLUSTER_FILE
 from penstock.runtime.network import CannotListen, PortReservation
+from penstock.runtime.quantities import counted
 
 if TYPE_CHECKING:
     from penstock.broker.settings import BrokerSettings, Listener
@@ -85,6 +86,10 @@ class LocalCluster:
     workers: int
     zookeepers: tuple[ZooKeeperPorts, ...]
     brokers: tuple[BrokerLayout, ...]
+    security: Path | None = None
+    """Settings with TLS and users; None for plaintext."""
+    registry: tuple[str, ...] = ()
+    """Options of the first broker for a schema registry in its process."""
 
     @property
     def bootstrap(self) -> str:
@@ -122,8 +127,17 @@ class LocalCluster:
         return Program(name, (*penstock_command(), "zookeeper", "start", *options))
 
     def _broker(self, broker: BrokerLayout, log_level: str) -> Program:
-        options = ["--data-dir", str(broker.folder), "--listen", f"{HOST}:{broker.port}"]
+        options = ["--data-dir", str(broker.folder)]
+        if self.security is None:
+            options += ["--listen", f"{HOST}:{broker.port}"]
+        else:
+            # Passwords stay in the file: command lines can be read by everyone.
+            listener = f"SASL_SSL://{HOST}:{broker.port}"
+            options += ["--config", str(self.security), "--set", f"listeners={listener}"]
+            options += ["--set", f"advertised.listeners={listener}"]
         options += ["--http-port", str(broker.http_port or 0), "--log-level", child_level(log_level)]
+        if broker.id == 0:
+            options += self.registry
         for name, value in self._settings(broker).items():
             options += ["--set", f"{name}={value}"]
         return Program(f"broker {broker.id}", (*penstock_command(), "server", "start", *options))
@@ -325,11 +339,14 @@ def run_cluster(
     http_port: int,
     log_level: str,
     snippets: Callable[[str], Sequence[str]],
+    security: Path | None = None,
+    registry: Sequence[str] = (),
 ) -> int:
     """Run a cluster until a signal. Returns the exit code."""
     cluster = open_cluster(
         folder, hosts=brokers, workers=workers, zookeepers=zookeepers, port=port, http_port=http_port
     )
+    cluster = replace(cluster, security=security, registry=tuple(registry))
     _check_machine(os.path.join(folder, "zookeepers", "1"))
     with locked(cluster.folder):
         _check_ports(cluster)
@@ -461,8 +478,9 @@ def worker_programs(
     http_host: str,
     http_port: int,
     log_level: str,
+    registry: Sequence[str] = (),
 ) -> list[Program]:
-    """The brokers of this host. Raises CommandError."""
+    """The brokers of this host; `registry` are options of the first one. Raises CommandError."""
     if settings.zookeeper_connect is None:
         raise CommandError(
             "--workers needs a ZooKeeper.",
@@ -472,10 +490,9 @@ def worker_programs(
     options = ["--http-host", http_host, "--log-level", child_level(log_level)]
     if config is not None:
         options += ["--config", config]
-    return [
-        _program(settings, number, [*options, "--http-port", str(http_port + number if http_port else 0)], assignments)
-        for number in range(count)
-    ]
+    more = {number: ["--http-port", str(http_port + number if http_port else 0)] for number in range(count)}
+    more[0] += registry
+    return [_program(settings, number, [*options, *more[number]], assignments) for number in range(count)]
 
 
 def _program(settings: BrokerSettings, number: int, options: Sequence[str], assignments: Sequence[str]) -> Program:

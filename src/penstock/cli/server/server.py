@@ -16,6 +16,7 @@ import click
 from penstock.cli.completion import setting_assignments
 from penstock.cli.log_format import LEVELS, log_to_stderr
 from penstock.cli.output import CommandError
+from penstock.cli.registry.registry import registry_beside, registry_options, registry_words
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -70,9 +71,12 @@ def server() -> None:
 )  # fmt: skip
 @click.option(
     "--http-port", type=click.IntRange(0, 65_535), default=8092, show_default=True,
-    help="Port of /metrics and /health; 0 disables them.",
+    help="Port of the console, /metrics and /health; 0 disables them.",
 )  # fmt: skip
-@click.option("--http-host", default="127.0.0.1", show_default=True, help="Address of /metrics and /health.")
+@click.option(
+    "--http-host", default="127.0.0.1", show_default=True, help="Address of the console, /metrics and /health."
+)
+@registry_options
 @click.option(
     "--workers", type=click.IntRange(1, 64), default=1, show_default=True, metavar="N",
     help="Number of brokers on this host, with consecutive ids and ports. Needs zookeeper.connect.",
@@ -88,12 +92,15 @@ def start(
     assignments: tuple[str, ...],
     http_port: int,
     http_host: str,
+    registry_port: int,
+    registry_host: str,
+    registry_config: str | None,
     workers: int,
     log_level: str,
 ) -> None:
     """Run a broker in the foreground; with --workers, several.
 
-    The first SIGTERM or Ctrl-C stops it cleanly, a second one at once. Everything acknowledged with acks=all survives
+    The first SIGTERM or Ctrl-C stops it cleanly, a second one immediately. Records acknowledged with acks=all survive
     either, and a crash.
 
     \b
@@ -107,7 +114,8 @@ def start(
     wanted = _with_options(assignments, data_dirs, listen)
     settings = _settings(config, wanted)
     if workers > 1:
-        _run_workers(settings, workers, config, wanted, http_host, http_port, log_level)
+        registry = registry_words(registry_host, registry_port, registry_config)
+        _run_workers(settings, workers, config, wanted, http_host, http_port, log_level, registry)
         return
     warn_about_unreachable_hosts(settings.advertised_listeners)
     run_broker(
@@ -117,6 +125,7 @@ def start(
         on_started=lambda broker: _log_where(broker, http_host),
         on_stopping=lambda: None,
         advise_on_port=_advise_on_port,
+        companion=registry_beside(registry_host, registry_port, registry_config),
     )
 
 
@@ -128,6 +137,7 @@ def _run_workers(
     http_host: str,
     http_port: int,
     log_level: str,
+    registry: Sequence[str],
 ) -> None:
     from penstock.cli.server.local_cluster import supervise, worker_programs
 
@@ -139,6 +149,7 @@ def _run_workers(
         http_host=http_host,
         http_port=http_port,
         log_level=log_level,
+        registry=registry,
     )
     code = supervise(
         [programs],
@@ -177,14 +188,14 @@ def _settings(config: str | None, assignments: Sequence[str]) -> BrokerSettings:
     except InvalidSettings as error:
         raise SettingsRejected(error) from None
     for notice in loaded.notices:
-        logger.warning("%s", notice)
+        logger.warning("questionable setting: name=%s where=%s reason=%s", notice.name, notice.where, notice.text)
     return loaded.settings
 
 
 def _log_where(broker: Broker, http_host: str) -> None:
     from penstock.cli.server.broker_process import http_url
 
-    logger.info("data folders: %s", ", ".join(broker.settings.log_dirs))
+    logger.info("data folders: log.dirs=%s", ",".join(broker.settings.log_dirs))
     if broker.http_port is not None:
         url = http_url(http_host, broker.http_port)
         logger.info("http started: metrics=%s/metrics health=%s/health", url, url)

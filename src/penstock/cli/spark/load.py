@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli.connection import Cluster, cluster_command
-from penstock.cli.output import JSON, CommandError, Output, counted, format_option
+from penstock.cli.output import JSON, CommandError, Output, format_option
 from penstock.cli.spark.warehouse import (
     engine_options,
     open_warehouse,
@@ -25,7 +25,8 @@ from penstock.cli.spark.warehouse import (
     task_runner,
     warehouse_option,
 )
-from penstock.cli.values import Duration, Timestamp, duration_text
+from penstock.cli.values import Duration, Timestamp
+from penstock.runtime.quantities import counted, duration_text
 
 if TYPE_CHECKING:
     from penstock.client.errors import PenstockError
@@ -77,7 +78,7 @@ def load(
     """Load new records of a topic into TABLE.
 
     With --since or --offsets that range is loaded again: its rows are replaced in one atomic commit. The same command
-    continues a load that ended early, for whatever reason.
+    continues a load that ended early for any reason.
 
     Up to 4 million records or 512 MB are loaded in this process, more by Spark. If nothing is new, nothing starts.
 
@@ -160,7 +161,7 @@ def _maintain(loader: Loader, runner: Runner) -> None:
 
 @contextmanager
 def _stopped_by_signals(stop: threading.Event) -> Iterator[None]:
-    """The first SIGINT or SIGTERM stops after the present commit, the second at once."""
+    """The first SIGINT or SIGTERM stops after the current commit, the second immediately."""
 
     def asked(number: int, frame: FrameType | None) -> None:
         if stop.is_set():

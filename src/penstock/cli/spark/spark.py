@@ -106,7 +106,7 @@ def python(arguments: tuple[str, ...], deliver: bool | None, master: str | None,
 @spark.command(short_help="Show the environment for Spark.")
 @format_option
 def environment(output_format: str) -> None:
-    """Show the Java found, and the environment and settings for Spark.
+    """Show which Java is used, and the environment and settings for Spark.
 
     \b
     Exit code: 2  Spark cannot run here; the message says what to do

@@ -10,18 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli.connection import Cluster, cluster_command
-from penstock.cli.options import watch_option
-from penstock.cli.output import (
-    JSON,
-    CommandError,
-    Output,
-    confirm,
-    counted,
-    format_option,
-    human_bytes,
-    printable,
-    show_table,
-)
+from penstock.cli.options import confirmation_options, watch_option
+from penstock.cli.output import JSON, CommandError, Output, confirm, format_option, printable, show_table
 from penstock.cli.spark.warehouse import (
     engine_options,
     open_warehouse,
@@ -29,7 +19,8 @@ from penstock.cli.spark.warehouse import (
     task_runner,
     warehouse_option,
 )
-from penstock.cli.values import Assignment, Timestamp, time_text
+from penstock.cli.values import Assignment, Timestamp
+from penstock.runtime.quantities import counted, human_bytes, time_text
 
 if TYPE_CHECKING:
     from penstock.spark.tables import OpenTable, Table
@@ -147,6 +138,7 @@ def list_(cluster: Cluster, warehouse_uri: str, output_format: str) -> None:
 
 @table.command(short_help="Show a table: columns, settings, progress.")
 @click.argument("name", metavar="TABLE")
+@watch_option
 @warehouse_option
 @format_option
 @cluster_command
@@ -171,14 +163,14 @@ def describe(cluster: Cluster, name: str, warehouse_uri: str, output_format: str
     output.line()
     show_table(output, ["COLUMN", "TYPE"], [str(column).split(" ", 1) for column in opened.table.columns])
     output.line()
-    show_table(output, ["PARTITION", "FIRST", "NEXT"], _standing_rows(opened))
+    show_table(output, ["PARTITION", "FIRST", "NEXT"], _position_rows(opened))
 
 
 def opened_bytes(opened: OpenTable) -> int:
     return sum(file.size for file in opened.store.files())
 
 
-def _standing_rows(opened: OpenTable) -> list[tuple[int, int, int]]:
+def _position_rows(opened: OpenTable) -> list[tuple[int, int, int]]:
     """The loaded offsets; partitions are numbered without gaps."""
     rows: list[tuple[int, int, int]] = []
     while True:
@@ -191,31 +183,34 @@ def _standing_rows(opened: OpenTable) -> list[tuple[int, int, int]]:
 def _describe_json(output: Output, opened: OpenTable) -> None:
     from penstock.spark.tables.warehouse import described
 
-    offsets = {str(partition): {"first": first, "next": after} for partition, first, after in _standing_rows(opened)}
+    offsets = {str(partition): {"first": first, "next": after} for partition, first, after in _position_rows(opened)}
     output.json({**described(opened), "offsets": offsets}, indent=2)
 
 
 @table.command(short_help="Drop a table and its files.")
 @click.argument("name", metavar="TABLE")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@confirmation_options
 @warehouse_option
 @format_option
 @cluster_command
-def drop(cluster: Cluster, name: str, yes: bool, warehouse_uri: str, output_format: str) -> None:
+def drop(cluster: Cluster, name: str, dry_run: bool, execute: bool, warehouse_uri: str, output_format: str) -> None:
     """Drop a table, its dead letters and all their files. The topic is not changed."""
     warehouse = open_warehouse(warehouse_uri)
     opened = warehouse.open(name)
-    if not yes:
+    if not dry_run and not execute:
         if not sys.stdin.isatty():
-            raise CommandError(f"Dry run: {name} would be dropped with all its files.", "Add --yes to drop it.")
+            raise CommandError(
+                f"{name} is not dropped without confirmation.", "Add --yes to drop it with all its files."
+            )
         rows = sum(file.rows or 0 for file in opened.store.files())
         confirm(f"Drop {name} with {counted(rows, 'row')}?", yes=False)
-    warehouse.drop(name)
+    if not dry_run:
+        warehouse.drop(name)
     output = Output()
     if output_format == JSON:
-        output.json({"dropped": name})
+        output.json({"dropped": name, "dryRun": dry_run})
     else:
-        output.line(f"{name}: dropped")
+        output.line(f"{name} would be dropped (dry run)." if dry_run else f"{name}: dropped")
 
 
 @table.command(short_help="Show records that did not fit.")

@@ -31,15 +31,19 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 _READER_NAMES: Final = {
     "security.protocol": "kafka.security.protocol",
     "ssl.ca.location": "kafka.ssl.truststore.location",
-    "ssl.truststore.location": "kafka.ssl.truststore.location",
-    "ssl.truststore.type": "kafka.ssl.truststore.type",
     "ssl.certificate.location": "kafka.ssl.keystore.location",
-    "ssl.keystore.location": "kafka.ssl.keystore.location",
-    "ssl.keystore.type": "kafka.ssl.keystore.type",
-    "ssl.key.password": "kafka.ssl.key.password",
-    "ssl.endpoint.identification.algorithm": "kafka.ssl.endpoint.identification.algorithm",
+    **{
+        name: f"kafka.{name}"
+        for name in (
+            "ssl.truststore.location", "ssl.truststore.type", "ssl.truststore.password", "ssl.keystore.location",
+            "ssl.keystore.type", "ssl.keystore.password", "ssl.key.password", "ssl.endpoint.identification.algorithm",
+            "sasl.mechanism", "sasl.jaas.config", "sasl.oauthbearer.token.endpoint.url", "sasl.oauthbearer.scope",
+            "sasl.oauthbearer.client.credentials.client.id", "sasl.oauthbearer.client.credentials.client.secret",
+        )
+    },
+    "sasl.mechanisms": "kafka.sasl.mechanism",
     "client.id": "kafka.client.id",
-}
+}  # fmt: skip
 
 
 def warehouse_option(command: _Command) -> _Command:

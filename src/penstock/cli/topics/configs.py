@@ -20,6 +20,16 @@ if TYPE_CHECKING:
 
 # Kafka's default for "not set": flush.messages, flush.ms, max.compaction.lag.ms.
 _LONG_MAX = str(2**63 - 1)
+_MIN_INSYNC = "min.insync.replicas"
+_MOST_TOPICS = 1000
+# Kafka takes these for brokers without describing them.
+_UNLISTED = frozenset(
+    {
+        "follower.replication.throttled.rate",
+        "leader.replication.throttled.rate",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+    }
+)
 
 LAYERS = {
     "topic": "topic",
@@ -38,7 +48,7 @@ def configs() -> None:
 def _whose(command: Any) -> Any:
     """--topic, --broker or --all-brokers."""
     for option in (
-        click.option("--all-brokers", is_flag=True, help="Settings altered for all brokers."),
+        click.option("--all-brokers", is_flag=True, help="Change settings for all brokers."),
         click.option("--broker", type=int, metavar="ID", shell_complete=broker_ids, help="Settings of a broker."),
         click.option("-t", "--topic", metavar="TOPIC", shell_complete=topic_names, help="Settings of a topic."),
     ):
@@ -130,10 +140,12 @@ def alter(
         raise CommandError("No change was given.", "Use --set NAME=VALUE or --unset NAME.")
     with cluster.admin() as admin:
         before = _described(admin, resource)
-        if not all_brokers:
-            check_names(before, changes, resource)
+        known = {**_settings_of_a_broker(admin), **before} if all_brokers else before
+        check_names(known, [name for name in changes if not _is_free(resource, name)], resource)
         admin.alter_config(resource, changes, validate_only=dry_run)
         after = before if dry_run else admin.describe_config(resource)
+        if resource.kind == "broker":
+            _warn_of_min_insync(admin, changes.get(_MIN_INSYNC))
     output = Output()
     rows = [
         (name, _value(before.get(name)), (value or "(default)") if dry_run else _value(after.get(name)))
@@ -146,6 +158,48 @@ def alter(
     show_table(output, ("SETTING", "BEFORE", "AFTER"), rows)
     if dry_run:
         output.line("Dry run: the change is valid; nothing was changed.")
+
+
+def _settings_of_a_broker(admin: Admin) -> Mapping[str, ConfigEntry]:
+    """The settings of one broker: all that can be set. The default broker lists only those that were altered."""
+    from penstock.client.admin import ConfigResource
+
+    nodes = admin.describe_cluster().nodes
+    return admin.describe_config(ConfigResource.broker(nodes[0].id)) if nodes else {}
+
+
+def _is_free(resource: ConfigResource, name: str) -> bool:
+    """Whether a broker takes the name without listing it: settings of a listener, and Kafka's throttles."""
+    return resource.kind == "broker" and (name.startswith("listener.name.") or name in _UNLISTED)
+
+
+def _warn_of_min_insync(admin: Admin, value: str | None) -> None:
+    """Name the topics that a new default of min.insync.replicas leaves without a successful acks=all."""
+    from penstock.client.admin import ConfigResource
+    from penstock.client.errors import PenstockError
+
+    needed = int(value) if value is not None and value.isdigit() else 1
+    if needed < 2:
+        return
+    topics = [each for each in admin.describe_topics().values() if not isinstance(each, PenstockError)]
+    few = {
+        ConfigResource.topic(each.name): each.name
+        for each in sorted(topics, key=lambda each: each.name)
+        if any(len(partition.replicas) < needed for partition in each.partitions)
+    }
+    settings = admin.describe_configs(list(few)[:_MOST_TOPICS])
+    names = []
+    for resource, found in settings.items():
+        entry = None if isinstance(found, PenstockError) else found.get(_MIN_INSYNC)
+        if entry is not None and entry.source != "topic":
+            names.append(few[resource])
+    if names:
+        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        click.echo(
+            f"Warning: no write with acks=all can succeed in {printable(shown)}: fewer than {needed} replicas. "
+            f"To require fewer: penstock configs alter --topic {printable(names[0])} --set {_MIN_INSYNC}=N.",
+            err=True,
+        )
 
 
 def _described(admin: Admin, resource: ConfigResource) -> Mapping[str, ConfigEntry]:
@@ -168,7 +222,7 @@ def check_names(settings: Mapping[str, ConfigEntry], names: Iterable[str], whose
             near = get_close_matches(name.lower(), list(settings), n=1)
             raise Rejected(
                 sentence(f"{whose} has no setting {name!r}"),
-                f"Did you mean {near[0]}?" if near else "`penstock configs describe --all` shows the settings.",
+                f"Did you mean {near[0]}?" if near else "`penstock configs describe` with --all shows the settings.",
             )
 
 

@@ -15,8 +15,9 @@ import click
 
 from penstock.cli.connection import Cluster, Rejected, cluster_command, command_error_for, error_document, show_failures
 from penstock.cli.options import topic_arguments, watch_option
-from penstock.cli.output import JSON, Output, format_option, show_table
-from penstock.cli.values import NameAndPartitions, Timestamp, time_text
+from penstock.cli.output import EXIT_PARTLY, JSON, Output, format_option, show_table
+from penstock.cli.values import NameAndPartitions, Timestamp
+from penstock.runtime.quantities import time_text
 
 if TYPE_CHECKING:
     from penstock.cli.output import CommandError
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from penstock.client.errors import PenstockError
 
 
-_EXIT_PARTLY: Final = 1
 DETAILS_TIMEOUT_MS: Final = 5_000
 """Time-out of requests for optional details, so that a hanging broker does not delay a report."""
 
@@ -237,4 +237,4 @@ def _show(
     output.flush()
     show_failures(failures, output_format)
     if failures:
-        click.get_current_context().exit(_EXIT_PARTLY)
+        click.get_current_context().exit(EXIT_PARTLY)

@@ -26,9 +26,10 @@ from penstock.cli.options import (
     unset_option,
     watch_option,
 )
-from penstock.cli.output import JSON, CommandError, Output, confirm, counted, format_option, printable, show_table
+from penstock.cli.output import EXIT_PARTLY, JSON, CommandError, Output, confirm, format_option, printable, show_table
 from penstock.cli.topics.partitions import offsets_at, selected_partitions, topic_errors
 from penstock.cli.values import COUNT, FACTOR, Duration, NameAndPartitions, Timestamp, now_ms
+from penstock.runtime.quantities import counted
 
 if TYPE_CHECKING:
     import re
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from penstock.client.errors import PenstockError
 
 
-_EXIT_PARTLY = 1
 _EXIT_CODES = """\b
     Exit code: 0  done
                2  invalid options
@@ -326,7 +326,7 @@ class Cut:
 )
 @click.option("--before-time", type=Timestamp(), help="Delete records before the first one at or after this time.")
 @click.option("--older-than", type=Duration(), help="Delete records older than this: 7d, 1h30m.")
-@click.option("--all-records", is_flag=True, help="Delete all present records.")
+@click.option("--all-records", is_flag=True, help="Delete all records that exist now.")
 @confirmation_options
 @format_option
 @cluster_command
@@ -386,7 +386,7 @@ def trim(
     output.flush()
     show_failures(failures.values(), output_format)
     if failures:
-        click.get_current_context().exit(_EXIT_PARTLY)
+        click.get_current_context().exit(EXIT_PARTLY)
 
 
 def _plan(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.cli.connection import Rejected, error_document
-from penstock.cli.output import JSON, Output, counted, human_bytes, printable, show_table
+from penstock.cli.output import JSON, Output, printable, show_table
 from penstock.cli.topics.partitions import DETAILS_TIMEOUT_MS
 from penstock.client.admin import (
     Admin,
@@ -25,7 +25,9 @@ from penstock.client.admin import (
     TopicDescription,
 )
 from penstock.client.cluster_metadata import TopicPartition
+from penstock.client.diagnosis import is_troubled
 from penstock.client.errors import PenstockError
+from penstock.runtime.quantities import counted, human_bytes
 from penstock.wire.protocol import INTERNAL_TOPICS
 
 
@@ -203,10 +205,6 @@ def filter_of(chosen: Mapping[str, bool]) -> Filter | None:
     """Selects partitions for which one of the chosen options holds. None selects all."""
     tests = [_FILTERS[name] for name, is_given in chosen.items() if is_given]
     return (lambda state, part: any(test(state, part) for test in tests)) if tests else None
-
-
-def is_troubled(part: PartitionDescription) -> bool:
-    return part.leader is None or set(part.isr) != set(part.replicas)
 
 
 def is_under_replicated(state: TopicState, part: PartitionDescription) -> bool:
