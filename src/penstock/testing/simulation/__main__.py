@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -22,10 +21,19 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from penstock.testing.simulation.campaign import Campaign, Tally, Verdict, save_results, with_table
+from penstock.testing.simulation.campaign import (
+    Campaign,
+    Tally,
+    Verdict,
+    is_measured,
+    read_results,
+    save_results,
+    with_table,
+)
 from penstock.testing.simulation.faults import InvalidSchedule, parse_schedule
 from penstock.testing.simulation.mutations import MUTATIONS, UnknownMutation, mutated
 from penstock.testing.simulation.run import Plan, Report, simulate
+from penstock.testing.simulation.summary import Summary, keep, origin, with_section
 
 _MANY: Final = 200
 _SHORT_INTERVAL_S: Final = 2.0
@@ -68,8 +76,6 @@ def _duration(seconds: float) -> str:
 _BROKERS: Final = 3
 _HASH_SEED: Final = "PYTHONHASHSEED"
 _FAILURES_SHOWN: Final = 5
-_RECORDS: Final = "acknowledged records"
-_COMMITS: Final = "committed offsets"
 _STOPPED: Final = 128 + signal.SIGINT
 # New processes take over after this many seeds. A run that ends early leaves objects behind that the garbage collector
 # cannot see, such as records that are waited for, and they would add up.
@@ -92,8 +98,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _usage_error(str(error))
     brokers = options.brokers or (_BROKERS if mutation is None else mutation.brokers)
     plan = Plan(brokers=brokers, schedule=schedule)
+    is_partial = options.seed is not None or schedule is not None or mutation is not None
+    if options.keep is not None and is_partial:
+        return _usage_error("--keep is for a campaign: without --seed, --schedule and --mutation")
     seeds = range(options.first, options.first + options.seeds) if options.seed is None else [options.seed]
-    return _Summary(options, plan).run(_run_all(seeds, plan, options), len(seeds))
+    return _Run(options, plan).run(_run_all(seeds, plan, options), len(seeds))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -116,8 +125,21 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--until-caught", type=_positive, metavar="N", help="with --mutations: stop when N seeds caught one"
     )
-    parser.add_argument("--results", type=Path, metavar="FILE", help="with --mutations: file for the results (JSON)")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="with --results: document to put the table into")
+    parser.add_argument(
+        "--results",
+        type=Path,
+        metavar="FILE",
+        help="with --mutations: file for the results (JSON), written after each mutation",
+    )
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="with --results: leave out the mutations that FILE has for the same code and as many seeds",
+    )
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="keep the result of these seeds in this file (JSON)")
+    parser.add_argument(
+        "--table", type=Path, metavar="FILE", help="with --results or --keep: document to put the result into"
+    )
     return parser
 
 
@@ -126,20 +148,27 @@ def _measure_mutations(options: argparse.Namespace) -> int:
     unknown = [name for name in names if name not in MUTATIONS]
     if unknown:
         return _usage_error(str(UnknownMutation(unknown[0])))
-    seeds = range(options.first, options.first + options.seeds)
+    if options.resume and options.results is None:
+        return _usage_error("--resume needs the --results of the campaign that it continues")
+    seeds, here = range(options.first, options.first + options.seeds), origin()
+    found = {} if options.results is None else read_results(options.results)
+    if options.resume:
+        measured = [name for name in names if is_measured(found.get(name), seeds, options.until_caught, here["code"])]
+        names = [name for name in names if name not in measured]
+        _print(f"{len(measured)} mutations are measured already, {len(names)} are left")
     tallies: list[Tally] = []
     status = 0
     try:
         for tally in Campaign(seeds, jobs=options.jobs, until_caught=options.until_caught).run(names):
             _print(str(tally))
             tallies.append(tally)
+            if options.results is not None:
+                found = save_results(options.results, [tally], **here)
     except KeyboardInterrupt:
         _print(f"stopped; {len(names) - len(tallies)} mutations not measured")
         status = _STOPPED
-    if options.results is not None:
-        results = save_results(options.results, tallies)
-        if options.table is not None:
-            options.table.write_text(with_table(options.table.read_text(), results))
+    if options.table is not None:
+        options.table.write_text(with_table(options.table.read_text(), found))
     failed = [tally.name for tally in tallies if tally.is_rare or tally.of(Verdict.BROKEN)]
     _print(
         f"{len(tallies) - len(failed)} of {len(tallies)} mutations caught; not caught: {', '.join(failed) or 'none'}"
@@ -193,74 +222,54 @@ def run_one(seed: int, *, plan: Plan, lines: int, mutation: str | None) -> Repor
         return simulate(seed, plan, lines=lines)
 
 
-class _Summary:
-    """Collects the reports of all runs and prints the result."""
+class _Run:
+    """Takes the reports of all runs, shows progress and failures, and prints and keeps the result."""
 
     def __init__(self, options: argparse.Namespace, plan: Plan) -> None:
-        self._mutation: str | None = options.mutation
+        self._options = options
         self._plan = plan
-        self._failures: list[int] = []
-        self._faults: Counter[str] = Counter()
-        self._changes: Counter[str] = Counter()
-        self._virtual_s = 0.0
-        self._checked: Counter[str] = Counter()
-        self._excused: Counter[str] = Counter()
-        self._runs = 0
+        self._summary = Summary()
 
     def run(self, reports: Iterable[Report], total: int) -> int:
-        progress = Progress(total, time.monotonic())
+        progress, summary = Progress(total, time.monotonic()), self._summary
         was_stopped = False
         try:
             for report in reports:
-                self._take(report)
-                line = progress.line(self._runs, len(self._failures), time.monotonic(), time.time())
+                summary.take(report)
+                if report.problem and len(summary.failures) <= _FAILURES_SHOWN:
+                    self._print_failure(report)
+                line = progress.line(summary.seeds, len(summary.failures), time.monotonic(), time.time())
                 if line is not None:
                     _print(line)
         except KeyboardInterrupt:
             was_stopped = True
-            _print(f"stopped; {total - self._runs} seeds not run")
+            _print(f"stopped; {total - summary.seeds} seeds not run")
         took_s = max(progress.took_s(time.monotonic()), 1e-9)
-        _print(
-            f"{self._runs} seeds, {len(self._failures)} failed: {self._virtual_s / 3600:.2f} simulated hours in "
-            f"{took_s:.1f} s ({self._virtual_s / took_s:.0f} times as fast)"
-        )
-        _print(f"judged: {_listed(self._checked)}")
-        _print(f"excused: {', '.join(self._part_excused(kind) for kind in (_RECORDS, _COMMITS))}")
-        _print(f"faults, {self._faults.total()}: {_listed(self._faults)}")
-        if self._changes:
-            _print(f"changes: {_listed(self._changes)}")
-        if self._mutation is not None:
-            _print(f"{self._mutation}: {'caught' if self._failures else 'NOT caught'}")
-            return 0 if self._failures else 1
+        _print("\n".join(summary.lines(took_s)))
+        mutation = self._options.mutation
+        if mutation is not None:
+            _print(f"{mutation}: {'caught' if summary.failures else 'NOT caught'}")
+            return 0 if summary.failures else 1
+        self._keep(took_s, was_stopped)
         if was_stopped:
             return _STOPPED
-        return 1 if self._failures else 0
+        return 1 if summary.failures else 0
 
-    def _take(self, report: Report) -> None:
-        self._runs += 1
-        self._faults += report.faults
-        self._virtual_s += report.virtual_s
-        self._changes += report.changes
-        self._checked += Counter(
-            {
-                _RECORDS: report.acknowledged - report.excused,
-                _COMMITS: report.commits - report.excused_commits,
-                "reads": report.read,
-                "checks of invariants": report.checks,
-            }
-        )
-        self._excused += Counter({_RECORDS: report.excused, _COMMITS: report.excused_commits})
-        if report.problem:
-            self._failures.append(report.seed)
-            if len(self._failures) <= _FAILURES_SHOWN:
-                self._print_failure(report)
-
-    def _part_excused(self, kind: str) -> str:
-        excused = self._excused[kind]
-        return f"{excused} {kind} ({100 * excused / max(1, excused + self._checked[kind]):.1f} %)"
+    def _keep(self, took_s: float, was_stopped: bool) -> None:
+        path: Path | None = self._options.keep
+        if path is None:
+            return
+        if was_stopped:
+            _print(f"not kept in {path}, because the campaign is not complete")
+            return
+        content = self._summary.as_json(self._options.first, self._plan.brokers, took_s)
+        keep(path, content)
+        table: Path | None = self._options.table
+        if table is not None:
+            table.write_text(with_section(table.read_text(), content))
 
     def _print_failure(self, report: Report) -> None:
-        options = f"--mutation {self._mutation} " if self._mutation else ""
+        options = f"--mutation {self._options.mutation} " if self._options.mutation else ""
         options += f"--brokers {self._plan.brokers} "
         if self._plan.schedule is not None:
             options += f"--schedule '{report.schedule}' "
@@ -268,10 +277,6 @@ class _Summary:
         _print(f"seed {report.seed} FAILED: {report.problem}")
         _print(f"  trace {report.trace_hash}; faults: {report.schedule or 'none'}")
         _print(f"  repeat: python -m penstock.testing.simulation {options}--seed {report.seed}")
-
-
-def _listed(counts: Counter[str]) -> str:
-    return ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "none"
 
 
 def _print(text: str) -> None:

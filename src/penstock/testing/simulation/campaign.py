@@ -1,9 +1,12 @@
-"""Counts how many seeds catch each mutation.
+"""Counts how many seeds catch each mutation, of those whose runs have what the mutation is about.
 
 A seed catches a mutation if its run ends with a violation that the mutation names, and passes without the mutation.
 Other violations are counted separately. A run in which the mutated code itself fails (a TypeError, logged or raised)
 shows nothing: the mutation is broken. The results are kept in a file. The table in the documentation is generated from
 it, and tests run seeds that are known to catch.
+
+Seeds are drawn; those whose runs have what the mutation is about are eligible. A campaign through all its seeds gives a
+rate. One that stops at a catch gives no rate: it shows at which seed the first catch came.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from penstock.testing.simulation.cluster_checks import Unhealed
 from penstock.testing.simulation.mutations import MUTATIONS, UnknownMutation, mutated
 from penstock.testing.simulation.observer import InvariantBroken
 from penstock.testing.simulation.run import Plan, Violation, simulate
+from penstock.testing.simulation.summary import with_block
 
 RAREST: Final = 200
 """A mutation that fewer than one of this many seeds catch counts as too rare."""
@@ -94,21 +98,26 @@ class Tally:
 
     name: str
     trials: list[Trial] = field(default_factory=list)
+    """Of eligible seeds."""
+    first_seed: int = 0
+    drawn: int = 0
+    """Seeds that were looked at, eligible or not."""
+    until_caught: int | None = None
+    """The campaign was to stop after a number of catches, so the numbers are not a rate."""
 
     def of(self, verdict: Verdict) -> list[Trial]:
         return [trial for trial in self.trials if trial.verdict is verdict]
 
     @property
     def is_rare(self) -> bool:
-        """Whether too few seeds catch it."""
-        caught = len(self.of(Verdict.CAUGHT))
-        return not caught or caught * RAREST < len(self.trials)
+        """Whether too few of the drawn seeds catch it."""
+        return is_rare(as_result(self))
 
     def __str__(self) -> str:
-        caught, runs = self.of(Verdict.CAUGHT), len(self.trials)
-        text = f"{self.name}: caught by {len(caught)} of {runs} seeds ({len(caught) / max(runs, 1):.1%})"
+        caught = self.of(Verdict.CAUGHT)
+        text = f"{self.name}: {described(as_result(self))}"
         if caught:
-            text += f", first {caught[0].seed}: {caught[0].problem[:160]}"
+            text += f"; seed {caught[0].seed}: {caught[0].problem[:160]}"
         for verdict in (Verdict.OTHER, Verdict.UNSOUND, Verdict.BROKEN):
             others = self.of(verdict)
             if others:
@@ -137,13 +146,15 @@ class Campaign:
                 pool.shutdown(cancel_futures=True)
 
     def _tally(self, name: str, pool: ProcessPoolExecutor) -> Tally:
-        tally = Tally(name)
-        batch_size = len(self._seeds) if self._until_caught is None else 2 * self._jobs
-        for start in range(0, len(self._seeds), batch_size):
-            batch = self._seeds[start : start + batch_size]
+        tally = Tally(name, [], self._seeds[0], len(self._seeds), self._until_caught)
+        seeds = [seed for seed in self._seeds if MUTATIONS[name].may_catch(seed)]
+        batch_size = len(seeds) if self._until_caught is None else 2 * self._jobs
+        for start in range(0, len(seeds), batch_size):
+            batch = seeds[start : start + batch_size]
             trials = list(pool.map(try_seed, batch, [name] * len(batch)))
             tally.trials += self._confirmed(trials, MUTATIONS[name].brokers, pool)
             if self._until_caught is not None and len(tally.of(Verdict.CAUGHT)) >= self._until_caught:
+                tally.drawn = 1 + self._seeds.index(batch[-1])
                 break
         return tally
 
@@ -168,14 +179,48 @@ class Campaign:
 
 
 def as_result(tally: Tally) -> dict[str, Any]:
-    """A tally for the results file."""
+    """A tally for the results file. `nth_drawn` and `nth_eligible` count up to the first seed that catches."""
     caught = tally.of(Verdict.CAUGHT)
+    first = caught[0].seed if caught else None
     return {
-        "seeds": len(tally.trials),
+        "first_seed": tally.first_seed,
+        "drawn": tally.drawn,
+        "eligible": len(tally.trials),
         "caught": len(caught),
+        "until_caught": tally.until_caught,
+        "nth_drawn": None if first is None else first - tally.first_seed + 1,
+        "nth_eligible": None if first is None else 1 + [trial.seed for trial in tally.trials].index(first),
         "first": [trial.seed for trial in caught[:_SEEDS_LISTED]],
         "violation": caught[0].problem if caught else "",
     }
+
+
+def is_rare(result: Mapping[str, Any]) -> bool:
+    """Whether fewer than one of `RAREST` drawn seeds catch it; without a rate, whether none of that many has."""
+    if not result["caught"]:
+        return True
+    if result["until_caught"] is None:
+        return bool(result["caught"] * RAREST < result["drawn"])
+    return bool(result["nth_drawn"] > RAREST)
+
+
+def described(result: Mapping[str, Any]) -> str:
+    """What is known: a rate, or where the first catch came."""
+    drawn, eligible, caught = result["drawn"], result["eligible"], result["caught"]
+    are_all = drawn == eligible
+    if result["until_caught"] is None or not caught:
+        return f"{caught} of {drawn:,} drawn seeds" + ("" if are_all else f", {eligible:,} of which are eligible")
+    nth, among = result["nth_drawn"], result["nth_eligible"]
+    return f"first caught at drawn seed no. {nth}" + ("" if nth == among else f", eligible seed no. {among}")
+
+
+def is_measured(result: Mapping[str, Any] | None, seeds: Sequence[int], until_caught: int | None, code: str) -> bool:
+    """Whether a kept result is what a campaign of these seeds would find: of the same code, and of as many seeds."""
+    if result is None or result.get("code") != code or result["first_seed"] != seeds[0]:
+        return False
+    if result["until_caught"] is None and result["drawn"] >= len(seeds):
+        return True
+    return until_caught is not None and result["caught"] >= until_caught
 
 
 def read_results(path: Path) -> dict[str, Any]:
@@ -183,34 +228,37 @@ def read_results(path: Path) -> dict[str, Any]:
     return dict(json.loads(path.read_text())) if path.exists() else {}
 
 
-def save_results(path: Path, tallies: Iterable[Tally]) -> dict[str, Any]:
-    """Replace the results of these mutations in the file. Returns all results."""
-    results = {**read_results(path), **{tally.name: as_result(tally) for tally in tallies}}
+def save_results(path: Path, tallies: Iterable[Tally], **origin: Any) -> dict[str, Any]:
+    """Replace the results of these mutations in the file, with their `origin`. Returns all results."""
+    results = {**read_results(path), **{tally.name: {**as_result(tally), **origin} for tally in tallies}}
     known = {name: results[name] for name in MUTATIONS if name in results}
-    path.write_text(json.dumps(known, indent=2) + "\n")
+    written = path.with_name(f"{path.name}.new")
+    written.write_text(json.dumps(known, indent=2) + "\n")
+    written.replace(path)
     return known
 
 
 def table(results: Mapping[str, Any]) -> str:
     """The table of mutations as Markdown."""
     lines = [
-        "| mutation | without the safeguard | violation | seeds that catch it |",
-        "|---|---|---|---|",
+        "| mutation | without the safeguard | violation | caught | measured |",
+        "|---|---|---|---|---|",
     ]
     for name, mutation in MUTATIONS.items():
         expected = "; ".join(map(str, mutation.expected))
         found = results.get(name)
-        rate = "not measured" if found is None else f"{found['caught']} of {found['seeds']}"
-        lines.append(f"| `{name}` | {mutation.what} | {expected} | {rate} |")
+        caught, measured = ("not yet", "") if found is None else (described(found), _origin_of(found))
+        lines.append(f"| `{name}` | {mutation.what} | {expected} | {caught} | {measured} |")
     return "\n".join(lines)
+
+
+def _origin_of(result: Mapping[str, Any]) -> str:
+    """Which code was measured, and when. A seed is another run after a change of the code."""
+    if not result.get("commit"):
+        return "commit not kept"
+    return f"`{result['commit'][:10]}`{' with changes' if result.get('is_dirty') else ''}, {result['date']}"
 
 
 def with_table(document: str, results: Mapping[str, Any]) -> str:
     """The document with the table between its two markers. Raises ValueError without markers."""
-    before, begins, rest = document.partition(_TABLE_BEGINS)
-    _, ends, after = rest.partition(_TABLE_ENDS)
-    if not begins or not ends:
-        raise ValueError(
-            f"the document has no table of mutations; mark its position with {_TABLE_BEGINS} and {_TABLE_ENDS}"
-        )
-    return f"{before}{begins}\n{table(results)}\n{ends}{after}"
+    return with_block(document, _TABLE_BEGINS, table(results), _TABLE_ENDS)

@@ -213,7 +213,7 @@ class SimulatedHost:
         self.is_on = True
         self.on_boot: Callable[[], None] | None = None
         """The entry point of a process that replaces a killed one; None if there is none."""
-        self._dead_loops: list[SimulatedLoop] = []
+        self.dead_loops: list[SimulatedLoop] = []
         self.loop = self._new_loop()
 
     def _new_loop(self) -> SimulatedLoop:
@@ -242,7 +242,7 @@ class SimulatedHost:
         if self.is_alive:
             self.loop.kill()
             # Kept until the end of the run, because a task that is garbage-collected would run its `finally`.
-            self._dead_loops.append(self.loop)
+            self.dead_loops.append(self.loop)
             self.network.process_ended(self.loop)
 
     def lose_power(self) -> None:
@@ -417,6 +417,11 @@ _RESTART_S: Final = 0.5
 _DRIFT: Final = 0.02
 
 
+def drawn_folders(seed: int | str) -> int:
+    """How many data folders the brokers of a run have."""
+    return 1 if SeededRandom(f"{seed}/folders").below(3) else 2
+
+
 class CannotStart(SimulationFailed):
     """A broker that does not start again after a fault."""
 
@@ -439,7 +444,7 @@ class SimulatedCluster:
         folders: int | None = None,
     ) -> None:
         if folders is None:
-            folders = 1 if SeededRandom(f"{seed}/folders").below(3) else 2
+            folders = drawn_folders(seed)
         drift = 0.0 if SeededRandom(f"{seed}/drift").below(3) else _DRIFT
         self.scheduler = scheduler
         self.trace = scheduler.trace
@@ -489,7 +494,7 @@ class SimulatedCluster:
         self.trace.note(node.name, f"did not start: {type(failure).__name__}")
         self.trace.log(node.name, f"did not start: {failure!r}")
         process = node.loop
-        # The process ends, which is no failure of the run.
+        # The process ends, which is not a failure of the run.
         self.network.kernel.call_soon(self._end, node, process)
 
     def _end(self, node: SimulatedNode, process: object) -> None:
@@ -502,10 +507,12 @@ class SimulatedCluster:
             node.start()
 
     def kill_all(self) -> None:
-        """Stop all loops for good, so that garbage collection runs no code of theirs."""
-        for host in self.hosts.values():
-            host.loop.kill()
-        self.network.kernel.kill()
+        """Stop all loops permanently. Nothing is left that the garbage collector would run."""
+        loops = [*(host.loop for host in self.hosts.values()), self.network.kernel]
+        for loop in loops:
+            loop.kill()
+        for loop in [*(dead for host in self.hosts.values() for dead in host.dead_loops), *loops]:
+            loop.discard()
 
     # --- state
 

@@ -6,7 +6,7 @@ and was in the ISR or eligible (KIP-966) before it was elected, unless all such 
 election was requested. No eligible replica is in the ISR.
 
 After the faults every partition has a live leader and a full ISR, no reassignment is in progress, and replicas are
-equal byte for byte (invariants 2 and 11).
+equal byte for byte (invariants 2 and 11). Moves between data folders end, and leave a replica in one of them.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from penstock.testing.simulation.cluster import SimulatedCluster, SimulatedNode
 from penstock.testing.simulation.scheduler import SimulationFailed
 
 PARTITION_STATE: Final = re.compile(r"/brokers/topics/([^/]+)/partitions/(\d+)/state")
+_REPLICA: Final = re.compile(r"[^.]+-\d+")
+"""The name of a replica's folder. Copies, deleted and set aside ones have a dot."""
 _GUARDED: Final = tuple(
     f"{path}/" for path in (layout.TOPICS, layout.TOPIC_CONFIGS, layout.BROKER_CONFIGS, layout.DELETE_TOPICS)
 )
@@ -148,6 +150,30 @@ def differences(cluster: SimulatedCluster, *, only_lengths: bool = False) -> lis
                 )
             elif not only_lengths and topic not in CLEANED and _bytes(log) != _bytes(first):
                 found.append(f"{topic}-{index}: {broker} differs from {replicas[0]}")
+    return found
+
+
+def moving(cluster: SimulatedCluster) -> list[str]:
+    """The replicas that are being moved between data folders."""
+    return [
+        f"{node.name}: {topic}-{index}"
+        for node in cluster.nodes
+        if node.broker is not None and node.is_ready
+        for topic, index in node.broker.replicas.logs.moves.moving
+    ]
+
+
+def doubles(cluster: SimulatedCluster) -> list[str]:
+    """Replicas that are in more than one data folder of a broker."""
+    found = []
+    for node in cluster.nodes:
+        folders = [folder for folder in node.data_folders if node.files.exists(folder)]  # a full disk may have none
+        names = [name for folder in folders for name in node.files.list_folder(folder)]
+        found += [
+            f"{node.name} has {name} in {names.count(name)} data folders"
+            for name in sorted(set(names))
+            if _REPLICA.fullmatch(name) and names.count(name) > 1
+        ]
     return found
 
 

@@ -62,6 +62,8 @@ class FaultInjector:
         self._corrupted: list[SimulatedNode] = []
         self._slow: defaultdict[str, list[float]] = defaultdict(list)
         self._unfinished = 0
+        self.outlived: Counter[str] = Counter()
+        """What brokers in a cluster have withstood."""
 
     @property
     def is_over(self) -> bool:
@@ -253,6 +255,8 @@ class FaultInjector:
 
             A broker that was started while the disk was full is restarted too: it may have left partitions out.
             """
+            if node.is_ready and node.broker is not None and node.broker.replicas.logs.offline:
+                self.outlived["failed data folders without which a broker went on"] += 1
             if trouble in node.files.operations.troubles:  # else the machine was replaced meanwhile
                 node.files.operations.troubles.remove(trouble)
             self._failing[node.name] -= 1

@@ -160,8 +160,10 @@ def random_schedule(
     mean_gap_s: float,
     spares: Sequence[str] = (),
     may_lose_unsynced: bool = True,
+    folders: int = 1,
 ) -> list[Fault]:
-    """Draw faults, sequential or overlapping, all over by `end_s`. `spares` are brokers that may be added.
+    """Draw faults, sequential or overlapping, all over by `end_s`. `spares` are brokers that may be added. A broker has
+    `folders` data folders: in a cluster, half of the schedules let one of several fail for longer.
 
     Unless `may_lose_unsynced`, at most one broker ends uncleanly. Every schedule draws its own kinds and density of
     faults, because under all faults at full density no state lasts. Half of the schedules contain one or two scenarios,
@@ -175,6 +177,8 @@ def random_schedule(
             scenarios[random.below(len(scenarios))](drawing)
         sparseness *= 2
     drawing.scatter(mean_gap_s * sparseness)
+    if folders > 1 and len(brokers) > 2 and random.below(2):
+        _failing_folder(drawing)
     return sorted(drawing.faults, key=lambda fault: fault.at_s)
 
 
@@ -357,6 +361,24 @@ def _failing_clients(drawing: _Drawing) -> None:
     for number in range(rounds):
         kind = drawing.one_of((CRASH, CRASH, PAUSE, CUT))
         drawing.add(at_s + number * gap_s, kind, drawing.one_of(affected), drawing.between(0.1, 2 * _SESSION_S))
+
+
+def _failing_folder(drawing: _Drawing) -> None:
+    """A data folder of one broker fails for a long time.
+
+    The broker continues with its other folders, or is restarted without the failed one; or another broker fails, which
+    may have had the only other replica in sync.
+    """
+    failed_s = drawing.between(_LATE_S, 3 * _SESSION_S)
+    at_s = drawing.start_time(failed_s + 2.0)
+    one, another, _ = drawing.shuffled_brokers()[:3]
+    drawing.add(at_s, drawing.one_of((DISK_OUT, DISK_OUT, DEAD_DISK)), one, failed_s)
+    if drawing.random.below(2):
+        kind = drawing.one_of((CRASH, POWER, STOP, SESSION))
+        drawing.add(at_s + drawing.between(0.2, 0.7) * failed_s, kind, one, drawing.between(0.1, 1.0))
+    if drawing.random.below(2):
+        kind = drawing.one_of((CRASH, POWER, STOP, PAUSE))
+        drawing.add(at_s + drawing.between(0.2, 1.0) * failed_s, kind, another, drawing.between(0.1, 2 * _SESSION_S))
 
 
 _SCENARIOS_SINGLE: Final = (_failing_syncs, _failing_syncs, _failing_clients)

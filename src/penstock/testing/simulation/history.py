@@ -1,4 +1,4 @@
-"""The history of a run as its clients record_read it, and the checks on it. Pure.
+"""The history of a run as its clients have recorded it, and the checks on it. Pure.
 
 Each value is sent once and names its writer, partition and number. An acknowledged record is in the log at the
 reported offset, once; records of a writer are in order; the log holds nothing that was not sent; offsets have no gaps.
@@ -7,7 +7,8 @@ partition has one member. Committed offsets never go back, and in the end they a
 that was not acknowledged may or may not be in the log.
 
 If every replica known to hold committed records has lost them (`lost`, possible only for a topic that does not sync),
-earlier acknowledgements of that partition are excused and counted. Everything after the loss is checked as usual.
+earlier acknowledgements of that partition are excused and counted. So are positions and commits of readers within the
+part that they had read of it. Everything after the loss is checked as usual.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class Loss(NamedTuple):
     end: int
     """The end of the lost records. A response below it about a record sent before the loss may have been in flight."""
     read_end: int
-    """The offset that readers had reached. They need not see what is written below it afterwards."""
+    """The offset that readers had reached. They need not see what is written below it afterwards. A reader here or
+    below may have to go back, because the new log may end earlier; one above it has read the new log.
+    """
     numbers: Mapping[str, int]
     """The last record that each writer had sent. The broker lost the producers' sequences with the log, so the first
     record in flight that it accepts need not be the next one.
@@ -57,7 +60,7 @@ class Loss(NamedTuple):
 
 
 class History:
-    """What all clients of a run record_read. `anomalies` are sentences about impossible responses."""
+    """What all clients of a run have recorded. `anomalies` are sentences about impossible responses."""
 
     def __init__(self) -> None:
         self.sent: set[Sent] = set()
@@ -71,10 +74,16 @@ class History:
         self.committed: dict[TopicPartition, int] = {}
         """The highest offset whose commit was acknowledged."""
         self.reads = 0
+        self.starts = 0
+        self.final_commits = 0
         self.commits = 0
         self.losses: dict[TopicPartition, Loss] = {}
         self.excused_records = 0
         self.excused_commits = 0
+        self.excused_reads = 0
+        """Records at another offset than the one after the reader's previous record."""
+        self.excused_starts = 0
+        self.excused_final_commits = 0
         self.on_acknowledged: Callable[[TopicPartition, int], None] = _ignore
         self.on_read: Callable[[TopicPartition, int], None] = _ignore
         self._commits: Counter[TopicPartition] = Counter()
@@ -121,9 +130,12 @@ class History:
         """A reader got a record. `expected` is the offset after its previous record; None after an assignment."""
         self.reads += 1
         self.on_read(partition, offset)
-        if expected is not None and offset != expected and partition not in self.losses:
-            how = "skipped from" if offset > expected else "went back from"
-            self.anomalies.append(f"{reader} {how} {expected} to {offset} of {partition}")
+        if expected is not None and offset != expected:
+            if offset < expected <= self._excused_to(partition):
+                self.excused_reads += 1
+            else:
+                how = "skipped from" if offset > expected else "went back from"
+                self.anomalies.append(f"{reader} {how} {expected} to {offset} of {partition}")
         try:
             what = Sent.of(value)
         except ValueError:
@@ -143,13 +155,23 @@ class History:
 
         It repeats no committed record and skips no record that the group has not read.
         """
-        if partition in self.losses:
-            return
-        if offset < committed:
-            self.anomalies.append(f"{reader} starts {partition} at {offset}, but {committed} was committed")
+        self.starts += 1
+        excused_to = self._excused_to(partition)
         read_to = max(self.read.get(partition, ()), default=-1) + 1
+        wrong = []
+        if offset < committed:
+            wrong.append((committed, f"but {committed} was committed"))
         if offset > read_to:
-            self.anomalies.append(f"{reader} starts {partition} at {offset}, but the group has read up to {read_to}")
+            wrong.append((offset, f"but the group has read up to {read_to}"))
+        self.excused_starts += any(place <= excused_to for place, _ in wrong)
+        self.anomalies += [
+            f"{reader} starts {partition} at {offset}, {says}" for place, says in wrong if place > excused_to
+        ]
+
+    def _excused_to(self, partition: TopicPartition) -> int:
+        """Up to here a reader may go back, or start at an offset of the lost log; -1 without a loss."""
+        loss = self.losses.get(partition)
+        return -1 if loss is None else loss.read_end
 
     def assigned(self, member: str, generation: int, partition: TopicPartition) -> None:
         """A member is assigned a partition in a generation."""
@@ -165,8 +187,8 @@ class History:
     # commits one after the other and they never go back; if an older one were applied last, a later response would show
     # it. For the same reason no commit is accepted below the offset that was committed when it was sent.
     # The response to a request sent before the commit may report less, so a response is compared with what was
-    # committed when the request was sent. After a loss a reader may have to go back, so commits of that partition are
-    # excused from then on.
+    # committed when the request was sent. After a loss a reader may have to go back, so commits of what had been read
+    # of the lost log are excused. A commit above that is of the new log, and is judged.
 
     def commit_acknowledged(
         self, offsets: Iterable[tuple[TopicPartition, int]], known: Mapping[TopicPartition, int] = _NO_OFFSETS
@@ -174,11 +196,11 @@ class History:
         """A member's commit was accepted. `known` are the committed offsets when it was sent."""
         for partition, offset in offsets:
             self.commits += 1
-            if partition in self.losses:
+            before = known.get(partition, -1)
+            if max(offset, before) <= self._excused_to(partition):
                 self.excused_commits += 1
                 continue
-            if offset < known.get(partition, offset):
-                before = known[partition]
+            if offset < before:
                 self.anomalies.append(
                     f"{partition}: the commit of {offset} was accepted, although {before} was committed before"
                 )
@@ -190,7 +212,7 @@ class History:
     ) -> None:
         """A client got the committed offsets `fetched`. `known` are the committed offsets when it sent the request."""
         for partition, offset in known.items():
-            if fetched.get(partition, -1) < offset and partition not in self.losses:
+            if fetched.get(partition, -1) < offset and offset > self._excused_to(partition):
                 found = fetched.get(partition)
                 self.anomalies.append(
                     f"{partition}: the commit of {offset} was acknowledged, but a reader gets {found}"
@@ -236,8 +258,13 @@ def commit_findings(history: History, log: Log, commits: Mapping[TopicPartition,
     """Violations of the committed offsets after all members have read everything."""
     found = []
     for partition, acknowledged in history.acknowledged.items():
+        history.final_commits += 1
         least, most = max(acknowledged) + 1, len(log.get(partition, ()))
-        if partition not in history.losses and not least <= commits.get(partition, -1) <= most:
+        loss = history.losses.get(partition)
+        if loss is not None and least <= loss.read_end:
+            # Readers need not have seen the new log: they may still be behind its end.
+            history.excused_final_commits += 1
+        elif not least <= commits.get(partition, -1) <= most:
             found.append(
                 f"{partition}: {commits.get(partition)} is committed, but everything from {least} to {most} was read"
             )

@@ -1,7 +1,7 @@
 """The event loop of one simulated process.
 
 Each process has its own loop object, also after a restart; all loops share the queue of one `Scheduler`. After `kill`
-no callback of the loop runs. Its tasks are kept until the end of the run, so that not even a `finally` runs. While a
+no callback of the loop runs. Its tasks are kept until `discard`, so that not even a `finally` runs before. While a
 process is paused its callbacks wait, in order. Anything that would reach the real machine (threads, sockets, name
 resolution, signals) raises NotImplementedError.
 """
@@ -12,7 +12,10 @@ import asyncio
 import contextvars
 import errno
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+import sys
+import warnings
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from penstock.runtime.clock import Clock
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _NO_LIMIT_S = 1e9
+_MAX_CLOSES = 20
 # Added so that a timer is also due by the drifting clock of its host when it runs.
 _ROUNDING_S = 1e-9
 
@@ -42,6 +46,18 @@ class Network(Protocol):
     def connect(self, loop: SimulatedLoop, host: str, port: int) -> Awaitable[Pollable]: ...
 
     def listen(self, loop: SimulatedLoop, host: str, port: int) -> Pollable: ...
+
+
+@contextmanager
+def unreported_finalizers() -> Iterator[None]:
+    """Python reports no errors of finalizers: those of dead processes have no running loop."""
+    before, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        sys.unraisablehook = before
 
 
 class SimulatedLoop(asyncio.AbstractEventLoop):
@@ -90,6 +106,16 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self.is_dead = True
         self.is_running_now = False
         self._held.clear()
+
+    def discard(self) -> None:
+        """Close what a dead process was doing. Otherwise the garbage collector does so later, and reports errors."""
+        with unreported_finalizers():
+            while self._tasks_at_death:
+                coroutine = cast("Coroutine[Any, Any, Any]", self._tasks_at_death.pop().get_coro())
+                for _ in range(_MAX_CLOSES):
+                    with suppress(Exception):  # of a `finally`, which has no running loop, or waits
+                        coroutine.close()
+                        break
 
     def pause(self) -> None:
         """Hold callbacks until `resume` was called as often as `pause`."""

@@ -34,16 +34,17 @@ from penstock.cluster.image import ClusterImage, PartitionImage
 from penstock.cluster.tree.embedded import Entry, Journal
 from penstock.cluster.tree.layout import BrokerRegistration
 from penstock.coordination import offsets as group_commits
-from penstock.coordination.group_coordinator import _Shard
+from penstock.coordination.coordinator_runtime import Shard
 from penstock.coordination.group_records import GroupRecord, SavedGroup
 from penstock.coordination.groups import rebalance
 from penstock.coordination.groups.group import Group, GroupState
 from penstock.coordination.groups.rebalance import answer_syncs
-from penstock.coordination.responses import Outcome, RequestContext, Turn
+from penstock.coordination.responses import NO_PRODUCER_ID, Outcome, RequestContext, Turn
 from penstock.coordination.shard import ShardCore
 from penstock.log import log_loader, recovery
 from penstock.log.file_records import Piece, walk
 from penstock.log.group_commit import Done, Flush, Flushable, GroupCommit
+from penstock.log.log_dirs import replica_moves
 from penstock.log.partition_log import Appended, PartitionLog
 from penstock.log.producer_state import NEW, ProducerStates, SequenceCheck
 from penstock.log.producer_state import ProducerBatch as StoredBatch
@@ -55,11 +56,12 @@ from penstock.replication.isr import UNKNOWN_START, Leadership, Progress
 from penstock.replication.partition import Partition
 from penstock.runtime.files import File, Files
 from penstock.testing.simulated_files import SimulatedFile
-from penstock.testing.simulation.cluster import CannotStart
+from penstock.testing.simulation.cluster import CannotStart, drawn_folders
 from penstock.testing.simulation.cluster_checks import Unhealed
 from penstock.testing.simulation.observer import InvariantBroken
 from penstock.testing.simulation.run import Violation
 from penstock.testing.simulation.scheduler import SimulationFailed
+from penstock.testing.simulation.transactions.mutations import TRANSACTION_MUTATIONS
 from penstock.wire.protocol import ErrorCode
 from penstock.wire.schemas.offset_commit import OffsetCommitRequest
 from penstock.wire.schemas.sync_group import SyncGroupRequest
@@ -95,13 +97,15 @@ class Expected(NamedTuple):
 class Mutation(NamedTuple):
     """A safeguard to switch off: each (target, attribute, replacement) of `replaced` is applied.
 
-    At least one of the `expected` violations follows under some seeds. `brokers` is the number of brokers it needs.
+    At least one of the `expected` violations follows under some seeds, of those for which `may_catch` is true.
+    `brokers` is the number of brokers it needs.
     """
 
     what: str
     replaced: tuple[tuple[Any, str, Any], ...]
     expected: tuple[Expected, ...]
     brokers: int = 3
+    may_catch: Callable[[int], bool] = lambda seed: True
 
     def is_caught_by(self, problem: str) -> bool:
         return any(expected.matches(problem) for expected in self.expected)
@@ -166,6 +170,10 @@ def _run_ignoring_errors(self: Flush) -> None:
         _REAL_RUN(self)
 
 
+def _copy_bytes_unsynced(files: Files, source: str, target: str, start: int, end: int, *, sync: bool = True) -> None:
+    _REAL_COPY_BYTES(files, source, target, start, end, sync=False)
+
+
 def _run_without_names(self: Flush) -> None:
     self.folder = None
     _REAL_RUN(self)
@@ -195,6 +203,7 @@ def _advance_over_unsynced(self: Partition) -> None:
 
 _REAL_WALK = walk
 _REAL_RUN = Flush.run
+_REAL_COPY_BYTES = replica_moves._copy_bytes
 _REAL_JOURNAL_APPEND = Journal.append
 _REAL_ADVANCE = Partition.advance
 
@@ -253,7 +262,9 @@ def _keep_progress(self: Progress, now_ms: float) -> None:
     """What a broker reported before its restart still counts."""
 
 
-def _accept_every_isr(partition: PartitionImage, request: IsrRequest, image: ClusterImage) -> ErrorCode | None:
+def _accept_every_isr(
+    partition: PartitionImage, request: IsrRequest, image: ClusterImage, online: Collection[int]
+) -> ErrorCode | None:
     return None
 
 
@@ -334,18 +345,18 @@ def _acknowledge_anyway(self: ShardCore, write_id: int, code: ErrorCode, now_ms:
     return self._finish(turn)
 
 
-def _serve_unloaded(self: _Shard) -> None:
-    if not self._closed:
-        self.machine.loaded(self._service.now_ms())
+def _serve_unloaded(self: Shard[Any]) -> None:
+    if not self.is_closed:
+        self.machine.loaded(self._coordinator.now_ms())
         self.is_loaded = True
         self._schedule()
 
 
-def _replay_backwards(self: _Shard, data: bytes) -> bool:
+def _replay_backwards(self: Shard[Any], data: bytes) -> bool:
     headers = scan(data).headers
     for header in reversed(headers):
         for record in () if header.is_control else records_of(data, header):
-            self._replay(record.key, record.value, record.offset)
+            self._replay(record.key, record.value, NO_PRODUCER_ID, record.offset)
     self._position = headers[-1].next_offset if headers else self._position
     return bool(headers)
 
@@ -443,6 +454,8 @@ _COMMIT_BACK: Final = _violation("the commit of … was accepted, although … w
 _SKIPPED: Final = _violation("starts … at …, but the group has read up to …")
 _UNREAD: Final = Expected(Unhealed, "readers have caught up: not within …")
 
+_ERRORS: Final = {error.__name__: error for error in (Violation, Unhealed)}
+
 SINGLE_BROKER: Final = 1
 
 MUTATIONS: Final[dict[str, Mutation]] = {
@@ -481,6 +494,12 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         ((Flush, "run", _run_without_names),),
         (_LEADER_LACKS, _NOT_ON_DISK),
         SINGLE_BROKER,
+    ),
+    "moved-copies-not-synced": Mutation(
+        "a replica is moved to another data folder before its copy is on disk",
+        ((replica_moves, "_copy_bytes", _copy_bytes_unsynced),),
+        (_invariant("moved … to another disk, which has …"),),
+        may_catch=lambda seed: drawn_folders(seed) > 1,
     ),
     "tree-without-sync": Mutation(
         "metadata changes are acknowledged before they are on disk",
@@ -591,12 +610,12 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "coordinator-serves-unloaded": Mutation(
         "a new coordinator answers before it has replayed its log",
-        ((_Shard, "load", _serve_unloaded),),
+        ((Shard, "load", _serve_unloaded),),
         (_COMMIT_LOST,),
     ),
     "commits-replayed-backwards": Mutation(
         "after a replay the older of two commits counts",
-        ((_Shard, "_replay_all", _replay_backwards),),
+        ((Shard, "_replay_all", _replay_backwards),),
         (_COMMIT_LOST,),
     ),
     "shares-answered-early": Mutation(
@@ -639,4 +658,13 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         ((BrokerOffsetStore, "_commit", _commit_ignoring_errors),),
         (_COMMIT_LOST, _COMMIT_BACK),
     ),
+    **{
+        name: Mutation(
+            what,
+            replaced,
+            tuple(Expected(_ERRORS[error], sentence) for error, sentence in expected),
+            may_catch=may_catch,
+        )
+        for name, (what, replaced, expected, may_catch) in TRANSACTION_MUTATIONS.items()
+    },
 }

@@ -41,6 +41,7 @@ from penstock.testing.simulation.workload import GROUP
 
 TICK_S: Final = 0.0075
 LATE_REJECTION: Final = "commit of an old generation rejected after the member had joined again"
+RELOCATED: Final = "replica moved to another data folder"
 
 
 class InvariantBroken(SimulationFailed):
@@ -173,7 +174,7 @@ class Observer:
                 self._lost(partition, model)
 
     def _lost(self, partition: TopicPartition, model: PartitionModel) -> None:
-        if model.committed_end or partition not in self.history.losses:
+        if model.committed_end:  # else there was nothing to lose
             self._cluster.trace.note("observer", f"{partition} is lost up to {model.committed_end}")
             self.history.lost(partition, model.committed_end)
             model.lose()
@@ -214,6 +215,14 @@ class Observer:
         if found is not None and _file(log, log.active.path) is not None:
             found.disk.update(log)
             self.report(found.model.flushed(found.replica, log.flushed_offset))
+
+    def relocated(self, log: PartitionLog) -> None:
+        self._cluster.trace.count(RELOCATED)
+        found = self._logs.get(id(log))
+        if found is not None:
+            before = dict(found.replica.held)
+            found.disk.update(log)
+            self.report(found.model.relocated(found.replica, before))
 
     def truncated(self, log: PartitionLog) -> None:
         found = self._find(log)
@@ -345,7 +354,7 @@ def _is_registered(node: SimulatedNode) -> bool:
 
 def _batch(header: BatchHeader) -> Batch:
     producer = None
-    if header.producer_id >= 0 and not header.is_control:
+    if header.base_sequence >= 0 and not header.is_control:
         producer = header.producer_id, header.producer_epoch, header.base_sequence
     return Batch(header.base_offset, header.next_offset, header.leader_epoch, header.crc, producer)
 
@@ -381,6 +390,7 @@ def observed(observer: Observer) -> Iterator[None]:
     reported: list[tuple[type, str, Callable[[Any, tuple[Any, ...]], None]]] = [
         (PartitionLog, "_write", lambda log, given: observer.written(log, given[1])),
         (PartitionLog, "complete_flush", lambda log, given: observer.flushed(log)),
+        (PartitionLog, "relocate", lambda log, given: observer.relocated(log)),
         (PartitionLog, "after_truncation", lambda log, given: observer.truncated(log)),
         (Partition, "advance", lambda partition, given: observer.advanced(partition)),
         (SimulatedNode, "replace_disk", lambda node, given: observer.crashed(node)),

@@ -4,10 +4,11 @@ A `ReplicaModel` is one broker's log in one process: the batches as written, and
 power failed now. A `PartitionModel` has the replicas, the leader of each epoch, and what was committed. It checks
 invariants 1 to 6 of a run, and does not rely on what a broker reports:
 
-A batch that a broker reports as durable is on its disk. A batch below a leader's high watermark is held by at least
-min.insync.replicas members of the ISR, the leader among them: on disk, or in their logs if the topic does not sync.
-From then on it is committed: every later leader has it, and no other bytes are committed at its offset. Only committed
-records are served or acknowledged. An epoch has one leader. An offset and epoch have the same bytes on every disk.
+A batch that a broker reports as durable is on its disk, also after the log was moved to another. A batch below a
+leader's high watermark is held by at least min.insync.replicas members of the ISR, the leader among them: on disk, or
+in their logs if the topic does not sync. From then on it is committed: every later leader has it, and no other bytes
+are committed at its offset. Only committed records are served or acknowledged. An epoch has one leader. An offset and
+epoch have the same bytes on every disk.
 A check returns a sentence about the violation, or None.
 """
 
@@ -135,6 +136,14 @@ class PartitionModel:
             held = replica.held.get(batch.base_offset)
             if held != batch:
                 return f"{self.name}: {replica.broker} reports {batch} as durable, but its disk has {held}"
+        return None
+
+    def relocated(self, replica: ReplicaModel, before: Mapping[int, Batch]) -> str | None:
+        """A log was moved to another disk of its broker, which has every batch that the disk `before` held."""
+        for offset, batch in replica.batches.items():
+            held = replica.held.get(offset)
+            if before.get(offset) == batch and held != batch:
+                return f"{self.name}: {replica.broker} moved {batch} to another disk, which has {held}"
         return None
 
     def truncated(self, replica: ReplicaModel, offset: int, *, is_in_sync: bool) -> str | None:

@@ -15,8 +15,6 @@ import asyncio
 import gc
 import importlib
 import logging
-import sys
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -26,18 +24,22 @@ from typing import Any, Final, cast
 from unittest import mock
 
 from penstock.cluster.tree.tree import Operation
+from penstock.log.log_dirs import replica_moves
 from penstock.runtime.clock import Clock
 from penstock.runtime.randomness import Random, SeededRandom
 from penstock.testing.simulation import cleanup
 from penstock.testing.simulation.cleanup import Cleanup
 from penstock.testing.simulation.cluster import SimulatedCluster
-from penstock.testing.simulation.cluster_checks import TreeAudit, Unhealed, differences, unhealed
+from penstock.testing.simulation.cluster_checks import TreeAudit, Unhealed, differences, doubles, moving, unhealed
 from penstock.testing.simulation.fault_injector import LONGEST_WAIT_S, FaultInjector
 from penstock.testing.simulation.faults import Fault, format_schedule, random_schedule
 from penstock.testing.simulation.history import History, commit_findings, findings, unseen_records
-from penstock.testing.simulation.loop import SimulatedLoop
+from penstock.testing.simulation.loop import SimulatedLoop, unreported_finalizers
 from penstock.testing.simulation.observer import Observer, observed
 from penstock.testing.simulation.scheduler import Scheduler, SimulationFailed, Trace
+from penstock.testing.simulation.transactions import faults as transaction_faults
+from penstock.testing.simulation.transactions import workload as transactions
+from penstock.testing.simulation.transactions.workload import Transactions
 from penstock.testing.simulation.workload import (
     JOURNAL,
     PARTITIONS,
@@ -85,6 +87,7 @@ REPLACED_NAMES: tuple[tuple[str, str, Any], ...] = (
     ("penstock.client.offset_stores.broker", "SystemClock", _clock),
     ("penstock.client.producer.async_producer", "time", _Time),
     ("penstock.client.producer.async_producer", "_time_ns", _Time.time_ns),
+    ("penstock.client.producer.producer", "time", _Time),
 )
 
 
@@ -120,6 +123,8 @@ REPLICATED: Final = {
     "replica.fetch.wait.max.ms": "500",
     "replica.fetch.backoff.ms": "100",
 }
+_MOVED_BYTES: Final = (("PIECE_BYTES", 16 * 1024), ("REST_BYTES", 4 * 1024))
+"""Logs are small in a run: a move between data folders still takes several pieces, between which much may happen."""
 _CHECK_EVERY_S: Final = 0.01
 TIME_COMPRESSION: Final = 2.0
 """Drawn faults are compressed in time by this factor, as are the timeouts above: idle time costs as much as any other
@@ -198,6 +203,13 @@ class Report:
     commits: int = 0
     """Committed offsets that were acknowledged."""
     excused_commits: int = 0
+    excused_reads: int = 0
+    starts: int = 0
+    """Members that began to read an assigned partition."""
+    excused_starts: int = 0
+    final_commits: int = 0
+    """Committed offsets that were compared with the logs in the end."""
+    excused_final_commits: int = 0
     checks: int = 0
     """Number of checks of invariants."""
     stories: Counter[str] = field(default_factory=Counter)
@@ -231,9 +243,9 @@ def simulate(seed: int, plan: Plan | None = None, *, lines: int = 60) -> Report:
             report.problem = _problem_text(failure)
         finally:
             run.fill(report)
+            report.trace_hash = trace.hash
             run.cluster.kill_all()
             del run
-    report.trace_hash = trace.hash
     if report.problem:
         report.last_lines = trace.last_lines(lines)
     return report
@@ -242,12 +254,16 @@ def simulate(seed: int, plan: Plan | None = None, *, lines: int = 60) -> Report:
 class _Run:
     def __init__(self, seed: int, plan: Plan, trace: Trace) -> None:
         self.plan = plan
+        self.seed = seed
         self.patches = ExitStack()
         durability = Durability.of(seed)
         self.topics = plan.topics(durability)
         self.scheduler = Scheduler(seed, trace)
         self.has_cleanup = cleanup.is_drawn(seed)
+        self.has_transactions = transactions.is_drawn(seed)
         clients = plan.writers + plan.readers + 1 + (not plan.is_single) + self.has_cleanup
+        first_transactional = clients - 1
+        clients += transactions.HOSTS if self.has_transactions else 0
         self.cluster = SimulatedCluster(
             self.scheduler,
             seed,
@@ -257,6 +273,7 @@ class _Run:
             settings={
                 **(SETTINGS if plan.is_single else REPLICATED),
                 **(cleanup.SETTINGS if self.has_cleanup else {}),
+                **(transactions.settings_of(seed, is_single=plan.is_single) if self.has_transactions else {}),
             },
         )
         self.history = History()
@@ -264,6 +281,10 @@ class _Run:
         self.observer = Observer(self.cluster, self.history)
         self.operator: Operator | None = None
         self.cleanup: Cleanup | None = None
+        self.transactions: Transactions | None = None
+        disturbed = self.cluster.clients[: plan.writers + plan.readers]
+        if self.has_transactions:
+            disturbed += self.cluster.clients[first_transactional : first_transactional + transactions.PRODUCERS]
         self.audit = TreeAudit(self.cluster.tree.state, self.observer.report)
         if not plan.is_single:
             self.cluster.tree.audit = self._tree_changes
@@ -271,12 +292,13 @@ class _Run:
             compressed_in_time(fault) for fault in random_schedule(
                 SeededRandom(f"{seed}/schedule"),
                 [node.name for node in self.cluster.nodes],
-                [host.name for host in self.cluster.clients[: plan.writers + plan.readers]],
+                [host.name for host in disturbed],
                 start_s=0.0,
                 end_s=plan.faults_s * TIME_COMPRESSION,
                 mean_gap_s=plan.mean_gap_s * TIME_COMPRESSION,
                 spares=[node.name for node in self.cluster.spares],
                 may_lose_unsynced=plan.is_single or durability is not Durability.ONE_FORGETS,
+                folders=len(self.cluster.nodes[0].data_folders),
             )
         )  # fmt: skip
 
@@ -296,11 +318,26 @@ class _Run:
         ]
         readers = [Reader(next(hosts), cluster.bootstrap, history, topics) for _ in range(plan.readers)]
         if not plan.is_single:
-            self.operator = Operator(next(hosts), cluster.bootstrap, history, self.topics, self._broker_ids, replicas=3)
+            for name, size in _MOVED_BYTES:
+                self.patches.enter_context(mock.patch.object(replica_moves, name, size))
+            self.operator = Operator(
+                next(hosts), cluster.bootstrap, history, self.topics, self._broker_ids, 3, cluster.nodes[0].data_folders
+            )
         if self.has_cleanup:
             replicas = 1 if plan.is_single else 3
             self.cleanup = Cleanup(next(hosts), cluster, self.observer.report, replicas=replicas)
             self.patches.enter_context(cleanup.watched(self.cleanup))
+        if self.has_transactions:
+            own = [next(hosts) for _ in range(transactions.HOSTS)]
+            self.transactions = Transactions(
+                own,
+                cluster,
+                self.faults.schedule,
+                replicas=1 if plan.is_single else 3,
+                seed=self.seed,
+                faults_s=plan.faults_s if plan.schedule is None else 0.0,
+            )
+            self.patches.enter_context(transaction_faults.watched(self.transactions.faults))
         last_s = max((fault.at_s + fault.for_s for fault in self.schedule), default=plan.faults_s)
         self.scheduler.run_until(
             lambda: self.scheduler.now_s >= last_s and self.faults.is_over,
@@ -313,6 +350,7 @@ class _Run:
     def _check_logs(self) -> None:
         """Compare the logs with the responses to clients, and the replicas with each other."""
         cluster, history = self.cluster, self.history
+        self._await("moves between folders end", lambda: not moving(cluster))
         partitions, auditor = partitions_of(self.topics), cluster.clients[-1]
         reading = auditor.spawn(read_everything(cluster.bootstrap, "auditor", partitions))
         self._await("everything is read", reading.done)
@@ -322,16 +360,14 @@ class _Run:
         found += commit_findings(history, reading.result(), asking.result())
         if not self.plan.is_single:
             self._await("all replicas have the same end", lambda: not differences(cluster, only_lengths=True))
-            found += differences(cluster)
+            found += [*differences(cluster), *doubles(cluster)]
         if self.cleanup is not None:
             self._await("deleted records are gone everywhere", lambda: self.cleanup is None or self.cleanup.is_settled)
             found += self.cleanup.findings()
         found += [
             problem for model, replica in self.observer.leaders() if (problem := model.sequences(replica)) is not None
         ]
-        if found:
-            more = f" (and {len(found) - 5} more)" if len(found) > 5 else ""
-            raise Violation("; ".join(found[:5]) + more)
+        self._raise(found)
 
     def _broker_ids(self) -> list[int]:
         return [node.broker_id for node in self.cluster.nodes]
@@ -343,6 +379,8 @@ class _Run:
         self.faults.replace_corrupted_disks()
         for writer in writers:
             writer.is_calm = True
+        if self.transactions is not None:
+            self.transactions.calm_down()
         self._await("brokers serve", cluster.all_serving)
         operator = self.operator
         if operator is not None:
@@ -368,12 +406,54 @@ class _Run:
         self._await("all sends are settled", lambda: all(each.task.done() for each in ending))
         for each in ending:
             each.task.result()
+        if self.transactions is not None:
+            self._end_transactions(self.transactions)
         self._await("readers have caught up", self._is_caught_up)
         for reader in readers:
             reader.is_ending = True
         self._await("the readers end", lambda: all(reader.task.done() for reader in readers))
         for reader in readers:
             reader.task.result()
+
+    def _end_transactions(self, running: Transactions) -> None:
+        """Every transaction ends, every input is processed, and the logs are read back and compared."""
+        bootstrap, auditor = self.cluster.bootstrap, self.cluster.clients[-1]
+        self._await("transactional clients end", lambda: running.end(running.transactors))
+        limit_s = self.scheduler.now_s + transactions.LONGEST_OPEN_S
+        if not self.scheduler.run_until(running.is_stable, limit_s=limit_s, check_every_s=_CHECK_EVERY_S):
+            raise Unhealed(
+                f"every transaction ends: not within {transactions.LONGEST_OPEN_S:g} s: {running.unstable()}"
+            )
+        reading = auditor.spawn(transactions.read_committed(bootstrap, "auditor", running.partitions))
+        self._await("committed records are read", reading.done)
+        inputs = reading.result()
+        # If one is not, `findings` has more to say than a timeout.
+        limit_s = min(self._limit_s, self.scheduler.now_s + transactions.LONGEST_PROCESSING_S)
+        self.scheduler.run_until(
+            lambda: not running.history.unprocessed(inputs), limit_s=limit_s, check_every_s=_CHECK_EVERY_S
+        )
+        self._await("transactional clients end", lambda: running.end(running.processors))
+        self._await("every transaction ends", running.is_stable)
+        asking = auditor.spawn(transactions.read_stable_commits(bootstrap, "auditor", running.partitions))
+        self._await("offsets of transactions are stable", asking.done)
+        reading = auditor.spawn(transactions.read_committed(bootstrap, "auditor", running.partitions))
+        self._await("committed records are read", reading.done)
+        log = reading.result()
+        self._await("readers of committed records have caught up", lambda: running.has_read(log))
+        self._await("transactional clients end", lambda: running.end([running.reader]))
+        found = [*running.history.findings(log, asking.result()), *running.differences(log)]
+        self._raise(found)
+        limit_s = self.scheduler.now_s + transactions.LONGEST_KNOWN_S
+        if running.has_expiry and not self.scheduler.run_until(
+            lambda: not running.known_ids(), limit_s=limit_s, check_every_s=_CHECK_EVERY_S
+        ):
+            known = ", ".join(sorted(set(running.known_ids())))
+            raise Unhealed(f"unused ids are forgotten: not within {transactions.LONGEST_KNOWN_S:g} s: {known}")
+
+    def _raise(self, found: Sequence[str]) -> None:
+        if found:
+            more = f" (and {len(found) - 5} more)" if len(found) > 5 else ""
+            raise Violation("; ".join(found[:5]) + more)
 
     def _is_caught_up(self) -> bool:
         return next(unseen_records(self.history), None) is None
@@ -390,9 +470,15 @@ class _Run:
         report.faults = Counter(self.faults.done)
         report.changes = Counter() if self.operator is None else Counter(self.operator.done)
         report.changes += Counter() if self.cleanup is None else self.cleanup.done
+        report.changes += self.faults.outlived
+        if self.transactions is not None:
+            report.changes += self.transactions.done + self.transactions.faults.done + self.transactions.history.fates()
         report.sent, report.acknowledged = len(history.sent), history.acknowledgements
         report.given_up, report.read, report.commits = len(history.given_up), history.reads, history.commits
         report.excused, report.excused_commits = history.excused_records, history.excused_commits
+        report.starts, report.final_commits = history.starts, history.final_commits
+        report.excused_reads, report.excused_starts = history.excused_reads, history.excused_starts
+        report.excused_final_commits = history.excused_final_commits
         report.stories = Counter(self.scheduler.trace.counts)
         report.checks = self.observer.checks + self.audit.states
 
@@ -440,15 +526,10 @@ def deterministic(trace: Trace) -> Iterator[Callable[[], Any]]:
     try:
         with simulated_client_environment():
             yield gc.collect
-        before, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                # Twice, because finalizers of the first collection may resurrect objects.
-                for _ in range(2):
-                    gc.collect()
-        finally:
-            sys.unraisablehook = before
+        with unreported_finalizers():
+            # Twice, because finalizers of the first collection may resurrect objects.
+            for _ in range(2):
+                gc.collect()
     finally:
         gc.unfreeze()
         if was_enabled:

@@ -39,6 +39,7 @@ from penstock.cluster.tree.tree import (
     TreeState,
     Watcher,
     check_path,
+    watch_each_once,
 )
 from penstock.testing.simulation.loop import SimulatedLoop
 from penstock.testing.simulation.network import SimulatedNetwork
@@ -610,6 +611,9 @@ class SimulatedTree:
             except Exception:
                 # The other watchers are still called.
                 logger.exception("watcher failed: path=%s", event.path)
+
+    def watch_once(self, paths: Sequence[str], watcher: Watcher) -> None:
+        watch_each_once(self, paths, watcher)
 
     def watch_session(self, watcher: SessionWatcher) -> Cancel:
         self._session_watchers.append(watcher)

@@ -1,11 +1,11 @@
 """The clients of a run: writers, readers in one consumer group, and an operator with the admin client.
 
 A writer sends to a partition in order. A reader is a member of the group and adds everything it receives to the
-`History`. The operator creates the topics, then reassigns partitions, elects preferred leaders, and creates topics
-that are written, read and deleted. A rejected or unanswered call is retried later or dropped. After the faults the
-operator elects unclean leaders, but only after every broker had time to return with its records. A topic created under
-the name of a deleted one must hold none of its records. A paused leader may serve stale data, so the operator reads
-again before it reports a missing record.
+`History`. The operator creates the topics, then reassigns partitions, moves replicas between the data folders of a
+broker, elects preferred leaders, and creates topics that are written, read and deleted. A rejected or unanswered call
+is retried later or dropped. After the faults the operator elects unclean leaders, but only after every broker had time
+to return with its records. A topic created under the name of a deleted one must hold none of its records. A paused
+leader may serve stale data, so the operator reads again before it reports a missing record.
 """
 
 from __future__ import annotations
@@ -267,6 +267,7 @@ async def read_commits(bootstrap: str, name: str, partitions: Sequence[TopicPart
 
 
 BRIEF: Final = "brief"
+OFFSETS_TOPIC: Final = "__consumer_offsets"
 _RETRY_S: Final = 0.25
 _CALL_TIMEOUT_MS: Final = 2_500
 # A live broker whose session expired is back within this time, with its records.
@@ -276,10 +277,13 @@ _STALE_METADATA_S: Final = 10.0
 _RECORDS: Final = 12
 REREAD: Final = "acknowledged records missed by a reader that then looked again"
 _AT_ONCE: Final = 4
+_MOVED_AT_ONCE: Final = 4
 
 
 class Operator:
-    """Changes the cluster by admin calls. It first creates `topics` with their settings; `brokers` returns the ids."""
+    """Changes the cluster by admin calls. It first creates `topics` with their settings; `brokers` returns the ids. Of
+    several data `folders`, replicas are moved between them.
+    """
 
     def __init__(
         self,
@@ -289,6 +293,7 @@ class Operator:
         topics: Mapping[str, Mapping[str, str]],
         brokers: Callable[[], Sequence[int]],
         replicas: int,
+        folders: Sequence[str] = (),
     ) -> None:
         self.host = host
         self.done: Counter[str] = Counter()
@@ -301,6 +306,7 @@ class Operator:
         self._topics = topics
         self._brokers = brokers
         self._replicas = replicas
+        self._folders = folders
         self._random: Random = SeededRandom(f"{host.random.seed}/operator")
         self._topics_created = 0
         self.task = host.spawn(self._run())
@@ -314,7 +320,9 @@ class Operator:
         )
         for name, settings in self._topics.items():
             await self._create(admin, name, settings)
-        actions = (self._move, self._move, self._elect, self._create_and_delete_topic)
+        actions = [self._move, self._move, self._elect, self._create_and_delete_topic]
+        if len(self._folders) > 1:
+            actions += [self._move_to_folder] * len(actions)
         while not self.is_ending:
             await asyncio.sleep(self._random.uniform(0.1, 1.25))
             action = actions[self._random.below(len(actions))]
@@ -367,6 +375,20 @@ class Operator:
         is_rejected = any(outcomes.values())
         self.done["move rejected" if is_rejected else "move"] += 1
         self._note(f"move of {partition} to {wanted}{' rejected' if is_rejected else ''}")
+
+    async def _move_to_folder(self, admin: AsyncAdmin) -> None:
+        """Move some replicas of a broker to one of its data folders; half of them are in another one now."""
+        random = self._random
+        partitions = [*partitions_of(self._topics), *partitions_of([OFFSETS_TOPIC])]
+        random.shuffle(partitions)
+        ids = list(self._brokers())
+        broker_id, folder = ids[random.below(len(ids))], self._folders[random.below(len(self._folders))]
+        wanted: dict[tuple[str, int], str] = dict.fromkeys(partitions[: 1 + random.below(_MOVED_AT_ONCE)], folder)
+        outcomes = await admin.alter_replica_log_dirs(broker_id, wanted, timeout_ms=_CALL_TIMEOUT_MS)
+        rejected = sum(error is not None for error in outcomes.values())
+        self.done["move between folders rejected"] += rejected
+        self.done["move between folders"] += len(outcomes) - rejected
+        self._note(f"{len(outcomes) - rejected} of {len(wanted)} replicas move to {folder} of {broker_id}")
 
     async def _elect(self, admin: AsyncAdmin) -> None:
         outcomes = await admin.elect_leaders("preferred", timeout_ms=_CALL_TIMEOUT_MS)
