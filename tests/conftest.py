@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from tests.demands import UnknownDemand, demanded
 
 # A first example imports what it needs, on a machine that may be busy.
 hypothesis.settings.register_profile("penstock", deadline=None)
@@ -21,9 +23,20 @@ hypothesis.settings.load_profile("penstock")
 if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Thousands of tests that all live until the end: collecting garbage among them would take a tenth of the whole run.
+gc.disable()
+
 # Most tests wait for sockets, processes and disks now and then: one worker for each core would leave the cores idle.
 WORKERS_PER_CORE = 2
 MOST_WORKERS = 8  # each may start a Spark session of a gigabyte
+
+
+def pytest_configure() -> None:
+    """A demand that no test knows would demand nothing."""
+    try:
+        demanded()
+    except UnknownDemand as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -52,6 +65,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: "spark" not in getattr(item, "fixturenames", ()))
 
 
+def pytest_collection_finish() -> None:
+    """From here on collect the garbage of the tests, but not look through the tests themselves each time."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def no_shared_client_is_left() -> Iterator[None]:
     """Reads of `penstock.spark` keep their connections for the next ones; other tests count clients' threads."""
@@ -59,3 +79,12 @@ def no_shared_client_is_left() -> Iterator[None]:
     clusters = sys.modules.get("penstock.spark.connections")
     if clusters is not None:
         clusters.close_all()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def commands_leave_the_environment_alone() -> Iterator[None]:
+    """`penstock` keeps its child processes from importing from the working directory; those of later tests may."""
+    before = os.environ.get("PYTHONSAFEPATH")
+    yield
+    if before is None:
+        os.environ.pop("PYTHONSAFEPATH", None)

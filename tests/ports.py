@@ -10,7 +10,7 @@ _held: list[PortReservation] = []
 
 
 def free_port() -> int:
-    """A port that nobody else is given while the tests of this process run.
+    """A port that is not given to another test while the tests of this process run.
 
     A socket is bound to it and does not listen. So connections are refused, until a server that is given the number
     listens there, and again once that server has stopped. Linux lets a server bind beside the reservation because both

@@ -13,8 +13,10 @@ needed there.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 from types import FrameType
 
 from penstock.broker.broker import Broker
@@ -53,6 +55,7 @@ RECORD_PATH = {
     "records/batch.py",
     "broker/router.py",
     "broker/request.py",
+    "broker/broker_only.py",
     "broker/handlers/produce.py",
     "broker/handlers/fetch.py",
     "broker/fetch_session.py",
@@ -91,7 +94,7 @@ DEATH_PATH = {
     "replication/isr.py",
     "replication/follower.py",
     "replication/fetch_state.py",
-    "coordination/group_coordinator.py",
+    "coordination/coordinator_runtime.py",
 }
 # The connections that the death ends and opens, and the log under a partition: every request and record uses them.
 TRANSPORT = ("client/", "wire/", "runtime/", "log/", "broker/router.py", "broker/request.py")
@@ -149,6 +152,21 @@ def test_a_broker_s_death_passes_through_the_listed_files() -> None:
         files = death_files()
     assert (sorted(files - DEATH_PATH), sorted(DEATH_PATH - files)) == ([], [])
     assert len(DEATH_PATH) <= DEATH_FILES_MAX
+
+
+def test_the_drawings_of_the_architecture_page_show_files_of_the_paths() -> None:
+    record, death = drawn_files("The path of a record"), drawn_files("A broker's death")
+    assert record, "the drawing is found"
+    assert record - RECORD_PATH == set(), "a file that takes no part"
+    assert death == {file.rpartition("/")[2] for file in DEATH_PATH}
+
+
+def drawn_files(title: str) -> set[str]:
+    """The files of a section's drawing; those of a broker's death without their folders, which are not repeated."""
+    page = (Path(__file__).parent.parent / "docs" / "architecture.md").read_text()
+    drawing = page.partition(f"## {title}\n")[2].split("```")[1]
+    files = re.findall(r"[\w/]+\.py", drawing)
+    return {file.rpartition("/")[2] for file in files} if "death" in title else set(files)
 
 
 class CallTrace:

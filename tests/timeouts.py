@@ -1,8 +1,7 @@
 """How tests wait: for an event, never for a time.
 
-A test that waits is patient for so long that only something that never happens uses it up, also on a busy machine. The
-patience is below the limit of pytest for a test (300 s), so a wait in vain ends with its reason. How fast something is,
-benchmarks measure.
+A test waits long enough that only an event that never happens exceeds the limit, even on a busy machine. The limit is
+below pytest's for a test (300 s), so a wait that fails ends with its reason. Benchmarks measure how fast something is.
 """
 
 from __future__ import annotations

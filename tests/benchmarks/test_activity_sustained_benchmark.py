@@ -62,7 +62,7 @@ def test_memory_that_grows_is_reported_and_what_grew_before_the_warm_up_is_not()
     assert complaints(early) == []
 
 
-def test_a_single_spike_is_no_growth() -> None:
+def test_a_single_spike_is_not_growth() -> None:
     run = samples()
     spike = run[-2]
     run[-2] = spike._replace(queries={"search/rows": spike.queries["search/rows"]._replace(lag=60_000)})

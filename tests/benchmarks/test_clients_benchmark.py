@@ -89,7 +89,7 @@ def test_a_reader_that_finds_more_than_there_is_ends_the_run() -> None:
         read_to_the_end(reader, {0: 0}, CHUNK, meter(clock))
 
 
-def test_runs_that_are_too_short_only_tell_how_many_records_it_takes() -> None:
+def test_runs_that_are_too_short_only_show_how_many_records_it_takes() -> None:
     counts: list[int] = []
 
     def run(count: int) -> Outcome:
@@ -190,7 +190,7 @@ def test_every_way_of_calling_that_was_measured_is_a_row_with_a_goal() -> None:
     found = produce.rows("t", 100, _outcomes({**rates, "confluent produce, text": 2e6}))
     rows = {row.work: row for row in found if row.unit == "M records/s"}
     ways = [rows[f"send beside produce, {way}, 100 B"] for way in produce.WAYS]
-    assert [row.goal for row in ways] == [1.0] * 7
+    assert [row.goal for row in ways] == [1.0] * 8
     assert [row.ratio() for row in ways] == [0.5 if "text" in row.work else 1.0 for row in ways]
     del rates["confluent produce, key"]
     assert "send beside produce, key, 100 B" not in {row.work for row in produce.rows("t", 100, _outcomes(rates))}

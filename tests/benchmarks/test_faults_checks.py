@@ -158,6 +158,18 @@ def test_a_reader_that_is_assigned_its_partition_again_may_not_start_below_a_com
     assert check_client(events, _FOUR).wrong == {"started below an acknowledged commit": 1}
 
 
+def test_a_client_that_repeats_commits_takes_back_its_own_and_no_others() -> None:
+    back = [*_FIRST, _committed(3), _committed(1)]
+    events = [*back, Assigned(1, 2.0, (0,)), *_reads(1, 2, 3, member=1)]
+    found = check_client(events, _FOUR, {0: 1}, takes_back=True)
+    assert (found.is_good, found.taken_back) == (True, 1)
+    assert check_client(events, _FOUR, {0: 0}, takes_back=True).wrong == {"committed, then lost": 1}
+    below = [*back, Assigned(1, 2.0, (0,)), *_reads(0, 1, 2, 3, member=1)]
+    assert check_client(below, _FOUR, takes_back=True).wrong == {"started below an acknowledged commit": 1}
+    others = [*_FIRST, _committed(3), _committed(1, member=1), Assigned(1, 2.0, (0,)), *_reads(1, 2, 3, member=1)]
+    assert check_client(others, _FOUR, takes_back=True).wrong == {"started below an acknowledged commit": 1}
+
+
 def test_what_is_read_again_from_the_commit_on_is_allowed_and_counted() -> None:
     found = check_client([*_FIRST, _committed(1), Assigned(1, 2.0, (0,)), *_reads(1, 2, 3, member=1)], _FOUR)
     assert found.is_good

@@ -52,6 +52,12 @@ class _Node(Node):
     def resume(self) -> None:
         self.said_so.append(f"resume {self.number}")
 
+    def fail_disk(self) -> None:
+        self.said_so.append(f"fail a disk of {self.number}")
+
+    def replace_disk(self) -> None:
+        self.said_so.append(f"replace a disk of {self.number}")
+
     def stop(self) -> bool:
         self.said_so.append(f"stop {self.number}")
         return True
@@ -136,19 +142,18 @@ class _Cluster(Cluster):
         (Kind.CUT_PEERS, Target.LEADER, ["b2 cut both from b1+b3", "heal"]),
         (Kind.CUT_KEEPERS, Target.CONTROLLER, ["b1 cut both from zk", "heal"]),
         (Kind.MUTE, Target.LEADER, ["b2 cut out from b1+b3+zk", "heal"]),
+        (Kind.DISK, Target.LEADER, ["fail a disk of 2", "replace a disk of 2"]),
         (Kind.KILL, Target.ALL, ["kill 1", "kill 2", "kill 3", "launch 1", "launch 2", "launch 3"]),
     ],
 )
-def test_a_fault_hits_whom_it_names_and_is_undone(
-    kind: Kind, target: Target, wanted: list[str], tmp_path: Path
-) -> None:
+def test_a_fault_hits_its_target_and_is_undone(kind: Kind, target: Target, wanted: list[str], tmp_path: Path) -> None:
     cluster = _Cluster(tmp_path)
     happened = Injector(cluster, TOPIC, Load([]), lambda _: None).carry_out(Fault(1, kind, target, 0.0))
     assert cluster.said == wanted
     assert happened.began_s <= happened.undone_s <= happened.whole_s
 
 
-def test_a_fault_knows_the_partitions_that_its_victim_led(tmp_path: Path) -> None:
+def test_a_fault_records_the_partitions_that_its_victim_led(tmp_path: Path) -> None:
     injector = Injector(_Cluster(tmp_path), TOPIC, Load([]), lambda _: None)
     assert injector.carry_out(Fault(1, Kind.KILL, Target.LEADER, 0.0)).led == (0, 2)
     assert injector.carry_out(Fault(2, Kind.KILL, Target.FOLLOWER, 0.0)).led == ()

@@ -34,7 +34,7 @@ def test_every_fetch_of_a_session_is_answered_with_what_it_should_be(server: Ser
             assert 0 < cost.p50_us <= cost.p99_us
 
 
-def test_a_session_that_misses_a_record_is_not_taken_for_an_idle_one(server: Server) -> None:
+def test_a_session_that_misses_a_record_does_not_count_as_idle(server: Server) -> None:
     with Fetches(server, PLACES) as fetches, RawProducer(server, "growth-1", ACKS_LEADER) as producer:
         producer.round_trips(1)
         with pytest.raises(ServerFailed, match="idle session with news"):

@@ -12,6 +12,7 @@ from benchmarks.spark import command, workloads
 from benchmarks.spark.workloads import (
     CEILING,
     CPU_GOAL,
+    EXACTLY_ONCE,
     OURS,
     STOCK,
     Bench,
@@ -135,8 +136,25 @@ def test_every_work_on_a_topic_has_its_cpu_among_the_rows(tmp_path: Path, monkey
     }
 
 
+def test_sinks_are_compared_with_themselves_at_least_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def work(contender: Contender, *_: object) -> Outcome:
+        return Outcome(1.0 if contender is EXACTLY_ONCE else 0.5, 1.0)
+
+    bench = SimpleNamespace(to_topic=work, stream_to_topic=work, micro_batches_to_topic=work)
+    monkeypatch.setattr(command, "Bench", lambda *_: bench)
+    monkeypatch.setattr(command, "fill", lambda _address, content, rows, partitions=4: Topic("t", content, rows))
+    server: Any = SimpleNamespace(name="penstock", address="127.0.0.1:1")
+    measurement = command.Measurement(server, None, [OURS, STOCK, CEILING], command.parsed([]), tmp_path)
+    rows = measurement.sinks()
+    assert all(set(row.figures) == {"exactly once", "at least once", "stock connector"} for row in rows)
+    assert {row.unit: row.ratio() for row in rows} == {
+        "M rows/s": 0.5, "MB/s": 0.5, "CPU s/GB": 1.0, "ms": 2.0, "CPU ms": 1.0
+    }  # fmt: skip
+    assert {row.is_met for row in rows if row.unit in ("M rows/s", "ms")} == {False}
+
+
 @pytest.mark.parametrize("arguments", [[], ["--quick"]])
-def test_a_quick_run_is_less_of_everything_and_keeps_what_is_said(arguments: list[str]) -> None:
+def test_a_quick_run_is_smaller_and_keeps_given_options(arguments: list[str]) -> None:
     usual, quick = command.parsed([]), command.parsed(["--quick"])
     assert quick.records < usual.records
     assert quick.rounds < usual.rounds

@@ -63,7 +63,7 @@ def asked(context: FetchContext) -> str:
 
 
 def reported(response: FetchResponse) -> str:
-    """What a response tells of, in order."""
+    """The partitions of a response, in order."""
     return " ".join(
         f"{topic.topic}-{partition.partition_index}" for topic in response.responses for partition in topic.partitions
     )

@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from tests.broker.group_client import committed, find_coordinator
+from tests.broker.group_client import commit, committed, find_coordinator
 from tests.broker.wire_client import WireClient, batch_of, call, make_topic, values_in
 from tests.timeouts import until
 
 from penstock import Admin, ConfigResource, TopicPartition, TopicSpec
 from penstock.broker.broker import Broker
 from penstock.client.errors import InvalidSetting, UnknownTopic
+from penstock.coordination.coordinator_runtime import partition_for_key
 from penstock.testing.embedded_broker import EmbeddedBroker
-from penstock.wire.protocol import ApiKey, ErrorCode
+from penstock.wire.protocol import OFFSETS_TOPIC, ApiKey, ErrorCode
 from penstock.wire.schemas.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
@@ -77,8 +78,24 @@ def test_a_commit_of_nothing_that_exists_needs_no_coordinator(client: WireClient
 # --- coordinators
 
 
+def test_committed_offsets_are_in_fifty_compacted_partitions_by_hash_of_the_group() -> None:
+    groups = ("feed", "search", "audit")
+    with EmbeddedBroker() as own, WireClient(own.port) as client:
+        topic = make_topic(own.broker)
+        for group in groups:
+            find_coordinator(client, group)
+            assert commit(client, group, topic, 7) == ErrorCode.NONE
+        with Admin(own.address) as admin:
+            assert len(admin.describe_topic(OFFSETS_TOPIC).partitions) == 50
+        logs = {partition.index: partition.log for partition in own.broker.replicas if partition.topic == OFFSETS_TOPIC}
+        assert sorted(logs) == list(range(50))
+        assert {log.settings.cleanup_policy for log in logs.values()} == {frozenset({"compact"})}
+        expected = {partition_for_key(group, 50) for group in groups}
+        assert {index for index, log in logs.items() if log.log_end_offset} == expected
+
+
 @pytest.mark.parametrize("version", [1, 3, 4])
-def test_finding_a_transaction_coordinator_fails_without_retries(client: WireClient, version: int) -> None:
+def test_the_only_broker_coordinates_every_transaction(client: WireClient, version: int) -> None:
     asked = FindCoordinatorRequest(key_type=1)
     if version < 4:
         asked.key = "payments"
@@ -88,10 +105,13 @@ def test_finding_a_transaction_coordinator_fails_without_retries(client: WireCli
     found = [answer] if version < 4 else answer.coordinators
     assert len(found) == (1 if version < 4 else 2)
     for each in found:
-        # Java's producer and librdkafka's retry every error but a few; this one they take for final.
-        assert each.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        assert "transactions" in (each.error_message or "")
-        assert (each.node_id, each.port) == (-1, -1)
+        assert each.error_code == ErrorCode.NONE
+        assert each.node_id == 0
+
+
+def test_an_empty_transactional_id_has_no_coordinator(client: WireClient) -> None:
+    answer = client.ask(ApiKey.FIND_COORDINATOR, FindCoordinatorRequest(key_type=1, coordinator_keys=[""]), 4)
+    assert [each.error_code for each in answer.coordinators] == [ErrorCode.INVALID_REQUEST]
 
 
 def test_a_coordinator_of_an_unknown_type_is_an_invalid_request(client: WireClient) -> None:
@@ -119,7 +139,7 @@ def test_a_broker_that_demands_more_replicas_than_itself_says_so_and_honours_it(
 ) -> None:
     demanding = {"min.insync.replicas": "2", "offsets.topic.num.partitions": "1"}
     with EmbeddedBroker(settings=demanding, http_port=0) as embedded, WireClient(embedded.port) as client:
-        assert "this broker stands alone, min.insync.replicas=2" in caplog.text
+        assert "this broker stands alone: min.insync.replicas=2" in caplog.text
         asked = CreateTopicsRequest(
             topics=[CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in ("strict", "loose")]
         )

@@ -9,6 +9,7 @@ import logging
 import select
 import socket
 from collections.abc import Awaitable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,10 +19,12 @@ from tests.broker.slow_files import SlowFiles
 from tests.broker.wire_client import WireClient, batch_of, make_topic, produce_request, send_and_be_heard
 from tests.timeouts import PATIENCE_S, until_async
 
-from penstock.broker import log_loader
+from penstock.broker import log_startup
 from penstock.broker.broker import Broker
+from penstock.broker.request import MAX_BYTES, Channel
 from penstock.broker.settings import settings_from
 from penstock.cluster.controller.topics import NewTopic
+from penstock.cluster.errors import NotStarted
 from penstock.log.log_dirs.directory_state import LOCK_FILE
 from penstock.runtime.files import Files, PosixFiles
 from penstock.runtime.network import AddressInUse
@@ -122,7 +125,7 @@ def test_with_several_threads_one_slow_log_does_not_hold_up_the_others(folder: P
 def test_a_long_start_says_now_and_then_how_far_it_is(
     folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_loader, "REPORT_INTERVAL_S", 0.01)
+    monkeypatch.setattr(log_startup, "REPORT_INTERVAL_S", 0.01)
     caplog.set_level(logging.INFO)
 
     async def live() -> None:
@@ -245,15 +248,35 @@ def test_a_stop_while_a_topic_is_made_waits_for_it_and_is_clean(tmp_path: Path) 
     asyncio.run(live())
 
 
-def test_a_stop_ends_work_that_has_not_begun(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_a_stop_ends_the_work_of_requests_and_reports_it(tmp_path: Path, has_begun: bool) -> None:
     async def live() -> None:
         broker = broker_in(tmp_path)
         await broker.start()
-        work = asyncio.Event().wait()
-        broker.services.spawn(work, lambda _: None)  # type: ignore[arg-type]
+        work, reported = asyncio.Event().wait(), list[BaseException]()
+        broker.services.spawn(work, reported.append)  # type: ignore[arg-type]
+        if has_begun:
+            await asyncio.sleep(0)
         assert await broker.stop()
-        await asyncio.sleep(0)
         assert inspect.getcoroutinestate(work) == inspect.CORO_CLOSED
+        assert [type(error) for error in reported] == [NotStarted]
+
+    asyncio.run(live())
+
+
+def test_a_stop_ends_long_requests_that_are_served_or_wait_for_their_turn(tmp_path: Path) -> None:
+    async def live() -> None:
+        broker = broker_in(tmp_path)
+        await broker.start()
+        ended: dict[str, Exception] = {}
+        for name in ("served", "waiting"):
+            channel = Channel(lambda: None, partial(ended.__setitem__, name))
+            broker.services.long_requests.start(channel, MAX_BYTES, asyncio.Event().wait)  # type: ignore[arg-type]
+        assert await broker.stop()
+        assert {name: str(error) for name, error in ended.items()} == {
+            "served": "the broker is starting or stopping",
+            "waiting": "the broker is starting or stopping",
+        }
 
     asyncio.run(live())
 

@@ -136,6 +136,7 @@ def test_a_broker_without_a_number_is_given_one_and_keeps_it(cluster: BrokerClus
             assert broker.broker.services.node_id in broker.broker.cluster.image.brokers
     assert numbers[0] > 1000
     assert numbers[0] == numbers[1]
+    until(lambda: numbers[0] not in cluster.image().brokers, "it has left")
 
 
 def test_a_session_that_ended_is_followed_by_another(cluster: BrokerCluster) -> None:

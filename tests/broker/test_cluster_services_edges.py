@@ -1,9 +1,11 @@
-"""A cluster at its edges: disks that fail, settings of one broker, records deleted everywhere, a tree that is gone."""
+"""A cluster at its edges: disks that fail, a broker removed for good, settings of one broker, records deleted
+everywhere, a tree that is gone."""
 
 from __future__ import annotations
 
 import errno
 import gc
+import itertools
 import logging
 import os
 import socket
@@ -11,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -23,6 +25,8 @@ from tests.timeouts import NEVER_MS, PATIENCE_S, until
 from penstock import Admin, Consumer, Producer, TopicSpec
 from penstock.client.admin import ConfigResource
 from penstock.client.errors import LogTruncated, PenstockError
+from penstock.cluster.membership.broker_lifecycle import Membership
+from penstock.cluster.tree.layout import BrokerRegistration
 from penstock.runtime.files import PosixFile
 from penstock.wire.protocol import ErrorCode
 
@@ -34,10 +38,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]
         yield brokers
 
 
-def make(cluster: BrokerCluster, name: str, partitions: int = 1) -> None:
+def make(cluster: BrokerCluster, name: str, partitions: int = 1, replicas: int = 3) -> None:
     with Admin(cluster.bootstrap) as admin:
-        admin.create_topic(TopicSpec(name, partitions, replication_factor=3))
-    cluster.until_in_sync(name)
+        admin.create_topic(TopicSpec(name, partitions, replication_factor=replicas))
+    cluster.until_in_sync(name, replicas)
 
 
 class Sender:
@@ -85,6 +89,15 @@ def read_all(cluster: BrokerCluster, topic: str, count: int) -> list[bytes]:
         return found
 
 
+def count_in_group(cluster: BrokerCluster, topic: str, count: int) -> int:
+    """Read on as the group "readers" and commit; the records read, `count` of them unless some are missing."""
+    with Consumer(
+        topic, bootstrap_servers=cluster.bootstrap, group_id="readers", auto_offset_reset="earliest",
+        consumer_timeout_ms=PATIENCE_S * 1000,
+    ) as consumer:  # fmt: skip
+        return sum(1 for _ in itertools.islice(consumer, count))
+
+
 def http(cluster: BrokerCluster, number: int, path: str) -> str:
     try:
         with urlopen(f"http://127.0.0.1:{cluster.brokers[number].http_port}/{path}", timeout=PATIENCE_S) as answer:
@@ -124,7 +137,7 @@ def test_a_broker_whose_disk_fails_leaves_and_producers_continue(
         assert '"degraded"' in health
         assert folder in health
         with pytest.raises(ConnectionRefusedError):
-            # Whoever still asked it would be told of a cluster that is no more.
+            # A client that still asked it would get an outdated image of the cluster.
             socket.create_connection(("127.0.0.1", cluster.brokers[failing].port), PATIENCE_S)
         monkeypatch.setattr(PosixFile, "sync", sync)
         cluster.stop(failing)
@@ -138,11 +151,11 @@ def test_cluster_wide_settings_are_set_for_all_brokers_and_rejected_for_one(clus
     make(cluster, "agreed")
     name = "min.insync.replicas"
     with Admin(cluster.bootstrap) as admin:
-        refusal = admin.alter_configs({ConfigResource.broker(1): {name: "3"}})[ConfigResource.broker(1)]
-        assert isinstance(refusal, PenstockError)
-        assert refusal.code == ErrorCode.INVALID_CONFIG
-        assert "the same for all brokers" in str(refusal)
-        assert "--all-brokers" in str(refusal)
+        rejection = admin.alter_configs({ConfigResource.broker(1): {name: "3"}})[ConfigResource.broker(1)]
+        assert isinstance(rejection, PenstockError)
+        assert rejection.code == ErrorCode.INVALID_CONFIG
+        assert "the same for all brokers" in str(rejection)
+        assert "--all-brokers" in str(rejection)
         assert name not in cluster.image().broker_config("1")
         one = ConfigResource.broker(1)
         assert admin.alter_configs({one: {"log.cleaner.backoff.ms": "20000", name: None}})[one] is None
@@ -169,6 +182,67 @@ def test_records_that_are_deleted_are_deleted_on_every_broker_when_it_is_answere
     assert [partition.log.log_start_offset for partition in starts if partition is not None] == [7, 7, 7]
 
 
+def test_a_broker_is_emptied_and_removed_for_good_while_records_are_written(tmp_path: Path) -> None:
+    two = {"default_replication_factor": "2", "min_insync_replicas": "1", "offsets_topic_replication_factor": "2"}
+    with running(str(tmp_path), 3, **two) as cluster, ExitStack() as stack:
+        gone = cluster.controller
+        staying = [number for number in range(3) if number != gone]
+
+        def folders() -> list[Path]:
+            names = "views-?", "__consumer_offsets-?"  # deleted ones have another name
+            return [path for name in names for path in Path(cluster.brokers[gone].data_dir).glob(name)]
+
+        with Admin(cluster.bootstrap) as admin:
+            placed = {0: [gone, staying[0]], 1: [staying[1], gone], 2: [staying[0], staying[1]]}
+            admin.create_topic(TopicSpec("views", assignments=placed))
+            cluster.until_in_sync("views", 2)
+            sender = stack.enter_context(Sender(cluster.bootstrap, "views").sending())
+            sender.until_more()
+            assert count_in_group(cluster, "views", 20) == 20
+            there = {
+                (topic.name, index)
+                for topic in cluster.image().topics.values()
+                for index, partition in enumerate(topic.partitions)
+                if gone in partition.replicas
+            }
+            assert {name for name, _ in there} == {"views", "__consumer_offsets"}
+            assert len(folders()) == len(there)
+            admin.alter_partition_reassignments(dict.fromkeys(there, staying))
+            until(lambda: not folders(), "the broker has no replicas")
+            until(lambda: not admin.list_partition_reassignments(), "everything has moved")
+            sender.until_more()
+        cluster.stop(gone)
+        until(lambda: set(cluster.image().brokers) == set(staying), "the others are the cluster")
+        sender.until_more()
+        stack.close()
+        make(cluster, "later", replicas=2)
+        with Producer(cluster.bootstrap) as producer:
+            producer.send("later", b"written without it").result(PATIENCE_S)
+        assert read_all(cluster, "later", 1) == [b"written without it"]
+        assert sorted(read_all(cluster, "views", len(sender.sent))) == sorted(sender.sent)
+        assert count_in_group(cluster, "views", len(sender.sent) - 20) == len(sender.sent) - 20
+
+
+def test_a_broker_whose_session_ends_while_it_opens_its_logs_starts_with_another(
+    cluster: BrokerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(cluster, "late")
+    cluster.stop(2)
+    join = Membership.join
+    ended: list[int] = []
+
+    async def join_late(membership: Membership, registration: BrokerRegistration) -> None:
+        assert membership._tree is not None
+        await membership._tree.close()
+        ended.append(membership.broker_id)
+        await join(membership, registration)
+
+    monkeypatch.setattr(Membership, "join", join_late)
+    cluster.start(2)
+    assert ended == [2]
+    cluster.until_in_sync("late")
+
+
 def test_what_a_leader_sends_is_throttled_as_the_settings_say_while_it_runs(cluster: BrokerCluster) -> None:
     make(cluster, "throttled", 2)
     one, topic = ConfigResource.broker(1), ConfigResource.topic("throttled")
@@ -191,7 +265,7 @@ def send(cluster: BrokerCluster, topic: str, *values: bytes) -> None:
 
 
 def test_a_consumer_notices_that_what_it_read_was_cut_off_by_an_unclean_leader(cluster: BrokerCluster) -> None:
-    """The new log has grown beyond the positions: without asking where their epoch ended, nobody would see it."""
+    """The new log has grown beyond the positions: without asking where their epoch ended, it would go unnoticed."""
     last, first = [number for number in cluster.brokers if number != cluster.controller][:2]
     config = {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
     with Admin(cluster.bootstrap) as admin:
@@ -284,11 +358,12 @@ def test_brokers_that_stop_all_at_once_log_no_error_and_do_not_wait_for_one_anot
                 list(pool.map(lambda broker: broker.stop(), cluster.brokers.values()))
             stopping.set()
             writer.join()
-            reported = [record for record in caplog.records if record.levelno >= logging.ERROR]
-            assert [record.getMessage() for record in reported if record.name.startswith("penstock.")] == []
-            # Who waits for replicas that are gone is answered; nobody is cut off with an answer owed.
-            assert "with pending replies" not in caplog.text
+            reported, logged = list(caplog.records), caplog.text
             for number in list(cluster.brokers):
                 del cluster.brokers[number]
                 cluster.start(number)
             producer.flush()
+        errors = [record for record in reported if record.levelno >= logging.ERROR]
+        assert [record.getMessage() for record in errors if record.name.startswith("penstock.")] == []
+        # Requests that wait for replicas that are gone are answered; no client is left without its response.
+        assert "with pending replies" not in logged

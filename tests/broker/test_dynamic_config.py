@@ -137,7 +137,7 @@ def test_a_task_that_fails_runs_again(caplog: pytest.LogCaptureFixture) -> None:
     tasks.every("task", 1_000, lambda: 1 // 0)
     due.pop()()
     assert len(due) == 1
-    assert "background task failed, it will run again: task=task" in caplog.text
+    assert "background task failed, retrying: task=task" in caplog.text
     tasks.close()
     due.pop()()
     assert not due

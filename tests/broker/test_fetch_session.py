@@ -247,7 +247,7 @@ def test_records_are_always_sent(records: Chunk) -> None:
 
 
 @pytest.mark.parametrize("records", [None, b"", bytearray(), memoryview(b""), Region(0)])
-def test_no_records_are_no_news(records: Chunk | None) -> None:
+def test_a_partition_without_records_is_not_in_the_response(records: Chunk | None) -> None:
     broker = Broker()
     session = broker.open("a-0")
     topic, data = result("a-0")

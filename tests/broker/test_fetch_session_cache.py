@@ -58,7 +58,7 @@ def test_a_full_fetch_exchanges_its_session_for_a_new_one_however_full_it_is() -
     assert broker.sessions.evictions == 0
 
 
-def test_a_session_unused_for_longer_than_the_eviction_time_gives_way() -> None:
+def test_a_session_unused_for_longer_than_the_eviction_time_is_evicted() -> None:
     broker = Broker(slots=1, now_ms=1000)
     session = broker.open("a-0 a-1")
     broker.now_ms += EVICTION_MS
@@ -69,7 +69,7 @@ def test_a_session_unused_for_longer_than_the_eviction_time_gives_way() -> None:
     assert (broker.sessions.count, broker.sessions.partitions_cached, broker.sessions.evictions) == (1, 1, 1)
 
 
-def test_a_session_in_use_is_kept_and_the_idle_one_gives_way() -> None:
+def test_a_session_in_use_is_kept_and_the_idle_one_is_evicted() -> None:
     broker = Broker(slots=2)
     used, idle = broker.open("a-0"), broker.open("a-0 a-1")
     broker.now_ms += EVICTION_MS
@@ -80,7 +80,7 @@ def test_a_session_in_use_is_kept_and_the_idle_one_gives_way() -> None:
     assert not broker.lives(idle)
 
 
-def test_an_idle_session_gives_way_before_a_smaller_one() -> None:
+def test_an_idle_session_is_evicted_before_a_smaller_one() -> None:
     broker = Broker(slots=2)
     idle, small = broker.open("a-0 a-1"), broker.open("a-0")
     broker.now_ms += EVICTION_MS + 1

@@ -1,7 +1,7 @@
 """Fetch sessions held against two others: a model that is slow and plain, and a client by other people.
 
 The model keeps lists and searches them, and decides who gives way by comparing (privileged, size) as one key. The
-client is kafka-python's: it believes what it is told, and after any conversation must believe what is so.
+client is kafka-python's: it trusts every response, and after any sequence of requests its state must be correct.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ class Trial:
 
     def incremental(self, step: Fetch, context: FetchContext, session: Session | None, epoch: int) -> None:
         if session is None or session.epoch != epoch:
-            self.refused(context, 70 if session is None else 71)
+            self.rejected(context, 70 if session is None else 71)
             return
         before = len(session.keys)
         for key in step.keys:
@@ -227,12 +227,12 @@ class Trial:
             if key not in session.keys:
                 session.keys.append(key)
             if session.privileged:
-                session.reported.pop(key, None)  # a follower may have ignored what it was told before it asked anew
+                session.reported.pop(key, None)  # a follower may have ignored earlier responses before it asked again
         session.keys = [key for key in session.keys if key not in step.forget]
         session.reported = {key: session.reported[key] for key in session.keys if key in session.reported}
         if len(session.keys) > before and self.model.is_too_wide(0, session.privileged):
             self.model.sessions.remove(session)
-            self.refused(context, 70)
+            self.rejected(context, 70)
             return
         self.model.sessions.remove(session)
         self.reads(context, session.keys, session.offsets)
@@ -247,7 +247,7 @@ class Trial:
         session.used_ms = self.model.now_ms
         self.model.sessions.append(session)
 
-    def refused(self, context: FetchContext, error: int) -> None:
+    def rejected(self, context: FetchContext, error: int) -> None:
         assert context.error == error
         response = context.answer(answer(context, self.facts))
         assert (response.error_code, response.session_id, response.responses) == (error, 0, [])

@@ -63,7 +63,7 @@ class Reader:
         return request
 
     def fetch(self, **more: Any) -> list[Key]:
-        """One round; the partitions that the answer tells of."""
+        """One round; the partitions in the response."""
         return self.take(self.client.ask(ApiKey.FETCH, self.request(**more), 12))
 
     def take(self, response: FetchResponse) -> list[Key]:

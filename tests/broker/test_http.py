@@ -140,7 +140,7 @@ def test_a_malformed_request_gets_400_and_the_end() -> None:
     async def story() -> None:
         async with site(HELLO) as here:
             peer = await here.peer()
-            await peer.send(b"\x16\x03\x01 this is no HTTP\r\n\r\nGET /hello HTTP/1.1\r\nHost: a\r\n\r\n")
+            await peer.send(b"\x16\x03\x01 this is not HTTP\r\n\r\nGET /hello HTTP/1.1\r\nHost: a\r\n\r\n")
             answer = await peer.answer()
             assert (answer.status, answer.headers["connection"]) == (400, "close")
             assert await peer.ended()
@@ -528,7 +528,7 @@ def test_metrics_let_the_loop_run_between_their_pieces() -> None:
         async def other() -> None:
             turns.append("other")
 
-        reply = await metrics_route(lambda: iter([b"a", b"b", b"c"]))(HttpRequest("GET", "/", "", 1, {}))
+        reply = await metrics_route(lambda _: iter([b"a", b"b", b"c"]))(HttpRequest("GET", "/", "", 1, {}))
         assert not isinstance(reply.body, bytes)
         async for piece in reply.body:
             turns.append(piece.decode())

@@ -73,6 +73,14 @@ class Shell:
         assert found["exitCode"] == ended.value.code
         return found
 
+    def error_of_process(self, *args: str | Path | int) -> dict[str, Any]:
+        """The same, of a process of its own: for commands that take signals, or leave threads."""
+        result = subprocess.run(
+            [sys.executable, "-m", "penstock", *map(str, args)], capture_output=True, text=True,
+            env={**os.environ, **self.environment}, timeout=PATIENCE_S, check=False,
+        )  # fmt: skip
+        return {"exitCode": result.returncode, "message": result.stderr, "code": _code_of(result.stderr)}
+
     @contextmanager
     def process(self, *args: str | Path | int, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
         """In a process of its own, for signals and pipes; killed if it outlives its time or the block."""
@@ -95,6 +103,10 @@ class Shell:
         finally:
             limit.cancel()
             limit.join()
+
+
+def _code_of(text: str) -> str:
+    return "UNREACHABLE" if "Cannot reach a broker" in text else ""
 
 
 def put_on_path(folder: Path) -> dict[str, str]:

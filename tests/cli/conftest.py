@@ -14,7 +14,7 @@ from penstock.testing.embedded_broker import EmbeddedBroker
 
 @pytest.fixture(autouse=True)
 def config_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Profiles of whoever runs the tests are not theirs to use."""
+    """Tests do not use the profiles of the user who runs them."""
     folder = tmp_path_factory.mktemp("config")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
     monkeypatch.delenv("PENSTOCK_PROFILE", raising=False)

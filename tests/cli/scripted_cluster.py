@@ -11,7 +11,7 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from tests.client.scripted import Scripted, speaking
 from tests.timeouts import PATIENCE_S
@@ -66,15 +66,21 @@ class Part:
 class ScriptedCluster:
     """`with ScriptedCluster(topics) as cluster`; brokers 0, 1 and 2 in racks of their own."""
 
+    served: ClassVar[tuple[ApiKey, ...]] = SERVED
+
     def __init__(self, topics: dict[str, list[Part]]) -> None:
         self.topics = topics
         self.away: set[int] = set()
         self.configs: dict[tuple[int, str], dict[str, str]] = {}
         self.history: list[tuple[int, str, dict[str, str | None]]] = []
         """Every change of settings, in order."""
-        self.refusals: dict[tuple[str, int], int] = {}
+        self.rejections: dict[tuple[str, int], int] = {}
         """Error codes for partitions that shall not be moved or led as asked."""
         self.finishes_moves = True
+        self.newest: dict[ApiKey, int] = {}
+        """The newest version that the brokers have of an API, if they are old."""
+        self.absent: set[ApiKey] = set()
+        """APIs that these brokers do not have."""
         self._servers: dict[int, Scripted] = {}
         self._loop = asyncio.new_event_loop()
         self._end = asyncio.Event()
@@ -85,7 +91,7 @@ class ScriptedCluster:
     def address(self) -> str:
         return self._servers[min(set(self._servers) - self.away)].address
 
-    def __enter__(self) -> ScriptedCluster:
+    def __enter__(self) -> Self:
         self._thread.start()
         assert self._ready.wait(PATIENCE_S)
         return self
@@ -99,8 +105,13 @@ class ScriptedCluster:
 
     async def _live(self) -> None:
         versions = [
-            ApiVersion(api_key=key, min_version=APIS[key].versions.lowest, max_version=APIS[key].versions.highest)
-            for key in SERVED
+            ApiVersion(
+                api_key=key,
+                min_version=APIS[key].versions.lowest,
+                max_version=self.newest.get(key, APIS[key].versions.highest),
+            )
+            for key in self.served
+            if key not in self.absent
         ]
         for broker in range(3):
 
@@ -162,11 +173,11 @@ class ScriptedCluster:
             return topic_partitions.DescribeTopicPartitionsResponse()
         (name, index), following = pages[at], pages[at + 1 : at + 2]
         part = self.topics[name][index]
-        told = topic_partitions.DescribeTopicPartitionsResponsePartition(
+        reported = topic_partitions.DescribeTopicPartitionsResponsePartition(
             partition_index=index, eligible_leader_replicas=part.elr, last_known_elr=[]
         )
         return topic_partitions.DescribeTopicPartitionsResponse(
-            topics=[topic_partitions.DescribeTopicPartitionsResponseTopic(name=name, partitions=[told])],
+            topics=[topic_partitions.DescribeTopicPartitionsResponseTopic(name=name, partitions=[reported])],
             next_cursor=topic_partitions.Cursor(topic_name=following[0][0], partition_index=following[0][1])
             if following
             else None,
@@ -269,7 +280,7 @@ class ScriptedCluster:
         for topic in asked.topics:
             rows = []
             for item in topic.partitions:
-                code = self.refusals.get((topic.name, item.partition_index), 0)
+                code = self.rejections.get((topic.name, item.partition_index), 0)
                 if not code:
                     self._move(self.topics[topic.name][item.partition_index], item.replicas)
                 rows.append(
@@ -296,7 +307,7 @@ class ScriptedCluster:
             rows = []
             for index in indexes:
                 part = self.topics[name][index]
-                code = self.refusals.get((name, index), 84 if part.led_by == part.replicas[0] else 0)
+                code = self.rejections.get((name, index), 84 if part.led_by == part.replicas[0] else 0)
                 if not code:
                     part.leader = part.replicas[0]
                 if not (code == 84 and asked.topic_partitions is None):

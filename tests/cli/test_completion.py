@@ -1,4 +1,4 @@
-"""`penstock completion`, and what a shell is told when Tab is pressed."""
+"""`penstock completion`, and what a shell completes on Tab."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 from tests.cli.commands import Shell, put_on_path
 from tests.cli.logs import run
+from tests.cli.scripted_transactions import Known, ScriptedTransactions
 from tests.ports import free_port
 from tests.timeouts import PATIENCE_S
 
@@ -46,6 +47,13 @@ def test_topics_and_groups_are_completed_from_the_broker(shell: Shell, topic: st
     assert completed(shell, "consume", "--topic", single[:8]) == [single]
     assert completed(shell, "groups", "describe", group[:8]) == [group]
     assert completed(shell, "configs", "describe", "--topic", topic, "retention.m") == ["retention.ms"]
+
+
+def test_transactional_ids_are_completed_from_their_coordinators() -> None:
+    with ScriptedTransactions({"ledger": Known(7, coordinator=1), "lead": Known(8, coordinator=2)}) as cluster:
+        shell = Shell(cluster.address)
+        assert offered_here(shell, "transactions", "describe", "le") == ["lead", "ledger"]
+        assert offered_here(shell, "transactions", "fence", "--transactional-id", "led") == ["ledger"]
 
 
 def offered_here(shell: Shell, *words: str) -> list[str]:

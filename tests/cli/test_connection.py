@@ -66,21 +66,23 @@ def test_a_file_of_properties_is_used(shell: Shell, tmp_path: Path, broker: Embe
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "reported"),
     [
         ("clinet.id=me", "Did you mean client.id?"),
-        ("security.protocol=SASL_SSL", "PLAINTEXT or SSL"),
+        ("security.protocol=TLS", "SASL_PLAINTEXT or SASL_SSL"),
+        ("security.protocol=SASL_SSL", "sasl.mechanism is not set"),
+        ("security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN", "sasl.username and sasl.password"),
         ("security.protocol=SSL\nssl.ca.location=/nowhere.pem", "PEM files"),
         ("security.protocol=SSL\nssl.truststore.location=x\nssl.truststore.type=JKS", "Use PEM"),
         ("request.timeout.ms=soon", "milliseconds"),
     ],
 )
-def test_invalid_properties_are_rejected(shell: Shell, tmp_path: Path, content: str, told: str) -> None:
+def test_invalid_properties_are_rejected(shell: Shell, tmp_path: Path, content: str, reported: str) -> None:
     file = tmp_path / "client.properties"
     file.write_text(content)
     result = shell("topics", "list", "--command-config", file)
     assert result.exit_code == 2
-    assert told in result.stderr
+    assert reported in result.stderr
 
 
 def test_a_file_of_properties_that_does_not_exist(shell: Shell, tmp_path: Path) -> None:
@@ -101,7 +103,7 @@ def test_tls_against_a_plain_port_says_so(shell: Shell, tmp_path: Path) -> None:
 # --- brokers of another time
 
 
-def test_what_a_broker_does_not_have_is_said_so() -> None:
+def test_what_a_broker_does_not_support_is_reported() -> None:
     error = command_error_for(UnsupportedVersion("old:9092", "CreateTopics", (0, 7), None))
     assert error.exit_code == 4
     assert "brokers versions" in error.message

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from tests.cli.commands import Shell
 from tests.ports import free_port
+from tests.security.certificates import broker_settings, write_ca
 
 from penstock.cli.connection import command_error_for
 from penstock.client.errors import ConfigError, MissingDependency, PenstockError, TimedOut, error_for
+from penstock.testing.embedded_broker import EmbeddedBroker
 from penstock.wire.protocol import ErrorCode
+
+_TLS = "SSL://127.0.0.1:0"
 
 
 def test_a_package_that_is_missing_is_named_as_it_is_installed() -> None:
@@ -29,6 +34,19 @@ def test_hints_are_for_the_command_line(code: ErrorCode) -> None:
 def test_options_of_the_python_clients_are_named_as_properties() -> None:
     error = command_error_for(ConfigError("linger_ms is -5", hint="Raise max_request_size of my_topic"))
     assert (error.problem, error.hint) == ("linger.ms is -5.", "Raise max.request.size of my_topic.")
+
+
+def test_a_broker_that_may_require_a_certificate_or_a_login_is_reported_with_the_properties(tmp_path: Path) -> None:
+    with EmbeddedBroker(settings={**broker_settings(tmp_path, client_auth="required"), "listeners": _TLS}) as broker:
+        for command in (["topics", "list"], ["doctor"]):
+            rejected = Shell(broker.address)(
+                *command, "-X", "security.protocol=SSL", "-X", f"ssl.ca.location={write_ca(tmp_path)}",
+                "--request-timeout-ms", "3000",
+            )  # fmt: skip
+            assert rejected.exit_code != 0
+            assert "ssl.keystore.location" in rejected.output
+            assert "security.protocol=SASL_SSL" in rejected.output
+            assert re.search("ssl_|security_", rejected.output) is None
 
 
 def test_the_doctor_is_recommended_only_where_it_can_help() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from tests.cli.commands import Shell
 
 from penstock.cli.connection import Cluster, consumer_options, producer_options, property_value
 from penstock.cli.output import CommandError
+from penstock.testing import Broker
 
 NOWHERE = Shell("127.0.0.1:1")
 WRONG = [
@@ -77,8 +79,32 @@ def test_values_become_what_the_python_clients_take(name: str, text: str, value:
 @pytest.mark.parametrize("option", sorted(producer_options() | consumer_options()))
 def test_every_property_that_is_not_text_rejects_what_is_not_its_kind(option: str) -> None:
     name = option.replace("_", ".")
-    if name in {"client.id", "group.id", "group.instance.id", "client.rack"}:
+    if name in {"client.id", "group.id", "group.instance.id", "client.rack", "transactional.id"}:
         assert property_value(name, "so what?") == "so what?"
     else:
         with pytest.raises(CommandError, match=name):
             property_value(name, "so what?")
+
+
+def test_a_file_of_kafka_0_7_serves_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_partitioner.py").write_text("def last(topic, key, count):\n    return count - 1\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    file = tmp_path / "producer.properties"
+    with Broker() as broker:
+        broker.create_topic("views", 3)
+        file.write_text(
+            f"broker.list=0:{broker.address}\nproducer.type=sync\nserializer.class=kafka.serializer.StringEncoder\n"
+            "partitioner.class=own_partitioner:last\ngroupid=feed\nautooffset.reset=smallest\nqueue.time=5\n"
+        )
+        Shell("").done("produce", "views", "--command-config", file, "-q", stdin="a\nb\n")
+        led = [each for each in broker.broker.replicas.led() if each.topic == "views"]
+        assert sorted(each.log.log_end_offset for each in led) == [0, 0, 2]
+        output = Shell("").lines("consume", "views", "--command-config", file, "--max-messages", 2)
+        assert output == ["a", "b"]
+
+
+def test_a_class_that_cannot_be_loaded_is_named_before_anything_is_sent() -> None:
+    result = NOWHERE("produce", "views", "--producer-property", "partitioner.class=nowhere_to_be:found", stdin="x\n")
+    assert result.exit_code == 2
+    assert "no module named 'nowhere_to_be'" in result.stderr

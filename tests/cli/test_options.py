@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Iterator
 
+import click
 from tests.cli.commands import Shell
 from tests.timeouts import PATIENCE_S
+
+from penstock.cli.main import cli
 
 
 def test_topics_may_be_named_by_an_option(shell: Shell, topic: str, single: str) -> None:
@@ -55,3 +59,44 @@ def test_a_list_is_shown_again_and_again(shell: Shell, single: str) -> None:
 def test_a_topic_that_does_not_exist_is_not_watched(shell: Shell) -> None:
     result = shell("topics", "describe", "never-was", "--watch")
     assert result.exit_code == 4
+
+
+# --- alike everywhere
+
+NOT_OF_A_CLUSTER = {"pipeline list", "profile list"}
+"""Lists that change only when a command changes them."""
+
+
+def commands(command: click.Command, *path: str) -> Iterator[tuple[str, dict[str, click.Parameter]]]:
+    """Every command that is not a group, with its options by their spellings."""
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found is not None
+            yield from commands(found, *path, name)
+    else:
+        yield " ".join(path), {spelling: option for option in command.params for spelling in option.opts}
+
+
+def test_options_are_spelled_alike_in_all_commands() -> None:
+    pairs = [("--topic", "-t"), ("--group", "-g"), ("--set", "-c"), ("--yes", "-y"), ("--yes", "--execute")]
+    wrong = []
+    for name, options in commands(cli):
+        wrong += [(name, pair) for pair in pairs if (pair[0] in options) and options.get(pair[1]) != options[pair[0]]]
+        if "--yes" in options and "--dry-run" not in options:
+            wrong.append((name, ("--yes", "--dry-run")))
+        if (
+            "-b" in options
+            and "--format" not in options
+            and name not in {"activity run", "console", "registry start", "server start"}
+        ):
+            wrong.append((name, ("-b", "--format")))
+    assert wrong == []
+
+
+def test_every_list_of_a_cluster_can_be_watched() -> None:
+    verbs = ("list", "describe", "status")
+    lists = {name: options for name, options in commands(cli) if name.endswith(verbs)}
+    assert "users list" in lists
+    assert [name for name, options in lists.items() if "--watch" not in options] == sorted(NOT_OF_A_CLUSTER)

@@ -86,7 +86,7 @@ def test_a_profile_is_edited_as_a_file(bare: Shell, config_home: Path, monkeypat
 def test_the_profile_in_use_never_reaches_another_cluster(
     bare: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Its certificates and passwords are not for an address that somebody else has."""
+    """Its certificates and passwords are not for an address of another cluster."""
     bare.done("profile", "create", "p", "-b", "k:9092", "--set", "client.id=mine")
     in_use = {"bootstrap.servers": "k:9092", "client.id": "mine"}
     assert resolve_cluster(None, None, None, {}) == ("k:9092", in_use)

@@ -1,4 +1,4 @@
-"""What people write on the command line, understood or refused."""
+"""What people write on the command line, understood or rejected."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from penstock.cli.values import (
     StartOffset,
     StartOffsetType,
     TopicPartitions,
-    duration_text,
     parse_duration_ms,
     parse_time_ms,
-    time_text,
 )
+from penstock.runtime.quantities import duration_text, time_text
 
 NOW_MS = 1_700_000_000_000
 
@@ -109,7 +108,7 @@ def test_offsets(text: str, expected: StartOffset) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "-", "1.5", "first", "--1", "9" * 30])
-def test_a_value_that_is_not_a_offset_is_rejected(text: str) -> None:
+def test_a_value_that_is_not_an_offset_is_rejected(text: str) -> None:
     with pytest.raises(click.BadParameter):
         StartOffsetType().convert(text, None, None)
 

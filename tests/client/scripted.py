@@ -147,7 +147,7 @@ def brokers(*nodes: tuple[int, str, int]) -> MetadataResponse:
 
 
 def speaking(answer: Answer, versions: Sequence[ApiVersion] = VERSIONS) -> Handle:
-    """A broker that agrees on versions, and answers the rest by `answer`; None is no answer."""
+    """A broker that agrees on versions, and answers the rest by `answer`; with None, it sends nothing."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:

@@ -160,8 +160,9 @@ def test_ctrl_c_ends_a_blocking_call_at_once() -> None:
             "-c",
             textwrap.dedent(
                 """
-                import asyncio, sys
+                import asyncio, signal
                 from penstock.client.background import Background
+                signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in background jobs
                 async def endless():
                     print("waiting", flush=True)
                     try:

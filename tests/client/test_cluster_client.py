@@ -95,7 +95,7 @@ def test_a_topic_is_made_on_demand_and_followed(broker: EmbeddedBroker) -> None:
     run(story())
 
 
-def test_a_topic_that_shall_not_be_made_is_not(broker: EmbeddedBroker) -> None:
+def test_a_topic_is_not_created_unless_that_is_allowed(broker: EmbeddedBroker) -> None:
     async def story() -> None:
         async with ClusterClient(broker.address) as cluster:
             with pytest.raises(UnknownTopic, match="topic never"):
@@ -107,7 +107,7 @@ def test_a_topic_that_shall_not_be_made_is_not(broker: EmbeddedBroker) -> None:
     run(story())
 
 
-def test_a_listener_that_fails_does_not_keep_news_from_others(
+def test_a_listener_that_fails_does_not_stop_the_others(
     broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story() -> None:
@@ -190,7 +190,7 @@ def test_refreshes_asked_for_together_are_one_and_those_meanwhile_the_next() -> 
     run(story())
 
 
-def test_followed_topics_are_asked_for_by_age_and_when_news_are_wanted() -> None:
+def test_followed_topics_are_refreshed_by_age_and_on_request() -> None:
     async def story() -> None:
         fake = Fake()
         loop = this_loop()
@@ -363,7 +363,7 @@ def test_the_topics_that_an_old_broker_keeps_for_itself_are_known_as_internal() 
     run(story())
 
 
-def test_a_broker_that_listens_before_it_knows_of_itself_is_asked_again() -> None:
+def test_a_broker_that_listens_before_it_is_in_its_own_metadata_is_asked_again() -> None:
     async def story() -> None:
         asked = 0
 
@@ -381,11 +381,11 @@ def test_a_broker_that_listens_before_it_knows_of_itself_is_asked_again() -> Non
     run(story())
 
 
-def test_a_broker_that_never_knows_of_itself_is_given_up() -> None:
+def test_a_broker_that_never_is_in_its_own_metadata_is_given_up() -> None:
     async def story() -> None:
         async with Scripted(speaking(lambda header, message: brokers())) as server:
             client = ClusterClient(server.address, connect_timeout_ms=300, retry_backoff_ms=10)
-            with pytest.raises(BootstrapError, match="knows of no brokers yet"):
+            with pytest.raises(BootstrapError, match="does not know any broker yet"):
                 await client.start()
             await client.close()
 

@@ -50,12 +50,12 @@ def test_a_broker_that_is_behind_does_not_bring_an_old_leader_back() -> None:
     assert leader(view.merge(metadata("t", (1, 6)))) == (1, 6)
 
 
-def test_the_same_epoch_brings_news_of_the_replicas() -> None:
+def test_the_same_epoch_may_report_that_the_leader_is_gone() -> None:
     view = ClusterView().merge(metadata("t", (2, 5)))
     assert view.merge(metadata("t", (-1, 5))).topics["t"].partitions[0].leader == -1
 
 
-def test_a_topic_made_anew_begins_at_its_first_epoch_again() -> None:
+def test_a_recreated_topic_begins_at_its_first_epoch_again() -> None:
     view = ClusterView().merge(metadata("t", (2, 5)))
     assert leader(view.merge(metadata("t", (1, 0), topic_id=TWO))) == (1, 0)
 
@@ -86,7 +86,7 @@ def test_an_election_does_not_make_a_topic_disappear() -> None:
     assert len(waiting.topics["t"].partitions) == 1
 
 
-def test_news_in_passing_count_only_if_they_are_news() -> None:
+def test_piggybacked_metadata_counts_only_if_it_is_newer() -> None:
     view = ClusterView().merge(metadata("t", (1, 3), (1, 3)))
     assert view.with_leader("t", 0, 2, 3) is view
     assert view.with_leader("t", 9, 2, 4) is view

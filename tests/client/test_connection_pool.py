@@ -97,7 +97,7 @@ def test_a_host_that_cannot_be_resolved(monkeypatch: pytest.MonkeyPatch) -> None
     run(story())
 
 
-def test_a_name_server_that_is_silent_costs_no_more_than_the_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_name_server_costs_at_most_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     import threading
 
     answered = threading.Event()
@@ -155,7 +155,7 @@ def test_a_port_that_wants_tls(tmp_path: Path) -> None:
         async with Scripted(saying(b""), tls=server_context(tmp_path)) as server:
             error = await failure(server)
             assert error.cause is Cause.TLS_REQUIRED
-            assert "pass ssl=" in error.hint
+            assert "set security_protocol" in error.hint
 
     run(story())
 
@@ -167,7 +167,7 @@ def test_a_port_that_does_not_want_tls() -> None:
             async with Scripted(saying(first_bytes)) as server:
                 error = await failure(server, way)
                 assert error.cause is Cause.TLS_REFUSED
-                assert "leave ssl out" in error.hint
+                assert "another security_protocol" in error.hint
 
     run(story())
 
@@ -192,7 +192,7 @@ def test_a_port_that_wants_a_certificate_of_the_client_too(tmp_path: Path) -> No
             error = await failure(server, WAY._replace(ssl=trusting_context()))
             assert error.cause is Cause.CLOSED
             assert "TLS" in error.reason
-            assert "load_cert_chain" in error.hint
+            assert "ssl_keystore_location" in error.hint
 
     run(story())
 
@@ -335,7 +335,7 @@ def test_a_broker_that_passes_over_api_versions_is_recognised(
 
 
 @pytest.mark.parametrize("maybe_old", [False, True])
-def test_a_new_broker_that_is_slow_is_not_taken_for_an_old_one(maybe_old: bool) -> None:
+def test_a_slow_new_broker_is_not_treated_as_an_old_one(maybe_old: bool) -> None:
     async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         first, _ = await next_request(reader)
         # The probe arrives, and the answer to the first request still comes first.
@@ -444,7 +444,7 @@ def test_a_start_with_time_ends_with_it_and_says_why() -> None:
         reservation = PortReservation("127.0.0.1", 0)
         cluster = ClusterClient(f"127.0.0.1:{reservation.port}", retry_backoff_ms=20)
         with pytest.raises(BootstrapError, match="refused"):
-            await cluster.start(timeout_ms=200)
+            await cluster.start(timeout_ms=1_000)
         await cluster.close()
         reservation.release()
 

@@ -83,7 +83,7 @@ def test_a_leader_that_does_not_know_the_epoch_confirms_the_position() -> None:
     assert (state.position, state.fetch_state) == (7, FetchState.READY)
 
 
-def test_a_response_of_a_former_leader_is_ignored_once_the_new_one_is_asked() -> None:
+def test_a_response_of_the_previous_leader_is_ignored_once_the_new_one_is_asked() -> None:
     """The position was found to be right; what the former leader has beyond it, the new one may never have had."""
     state = ready()
     state.led_by(1)
@@ -169,3 +169,20 @@ def test_contradictory_subscriptions_are_rejected() -> None:
         subscription_request([""])
     with pytest.raises(ValueError, match="-1"):
         assignment_request([("t", -1)])
+
+
+def test_a_rewound_partition_looks_its_offset_up_and_drops_what_is_buffered() -> None:
+    state = ready(offset=10)
+    state.fetched(30, 0, 500)
+    version = state.version
+    state.handed_out(version, 20, 0)
+    state.rewind()
+    state.handed_out(version, 25, 0)
+    assert (state.fetch_state, state.position, state.buffered_bytes) == (FetchState.UNKNOWN, 20, 0)
+    assert not state.has_position
+
+
+def test_where_reading_began_is_remembered() -> None:
+    state = ready(offset=10)
+    state.seek(20)
+    assert state.start == 10

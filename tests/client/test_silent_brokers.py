@@ -1,4 +1,4 @@
-"""A leader that is frozen or cut off keeps its connections and says nothing; clients go on with the next leader.
+"""A leader that is frozen or cut off keeps its connections and says nothing; clients continue with the next leader.
 
 The request time-outs here are longer than a test may take, so a test that ends has not waited for one.
 """
@@ -198,7 +198,7 @@ def test_requests_to_a_broker_that_left_the_cluster_end_when_another_says_so() -
     run(story())
 
 
-def test_a_broker_alone_is_not_asked_for_news_while_it_is_slow() -> None:
+def test_a_single_broker_is_not_asked_for_metadata_while_it_is_slow() -> None:
     async def story() -> None:
         async with pair() as both:
             del both.servers[2]

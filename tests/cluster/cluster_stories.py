@@ -30,8 +30,8 @@ class Rules:
 
     def problem(self, kind: ResourceKind, name: str, value: str) -> str | None:
         if name == "retention.ms":
-            return None if value.lstrip("-").isdigit() else f"retention.ms={value!r} is no number"
-        return None if name == "cleanup.policy" else f"{name} is no setting of a {kind.name.lower()}"
+            return None if value.lstrip("-").isdigit() else f"retention.ms={value!r} is not a number"
+        return None if name == "cleanup.policy" else f"{name} is not a setting of a {kind.name.lower()}"
 
     def list_default(self, kind: ResourceKind, name: str) -> str | None:
         return "delete" if name == "cleanup.policy" else None

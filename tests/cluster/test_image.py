@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 
 import pytest
 from tests.cluster.cluster_stories import broker, image_with
 
 from penstock.cluster.image import NO_ID, ClusterImage, ImageDraft, PartitionImage, TopicImage, diff
-from penstock.cluster.tree.layout import NO_LEADER
+from penstock.cluster.tree.layout import NO_LEADER, TopicReplicas
 
 
 def topic(name: str, number: int = 1, partitions: int = 1) -> TopicImage:
@@ -43,7 +44,7 @@ def test_removed_topic_is_not_found() -> None:
     assert image.without_topic("a.b") is image
 
 
-def test_topic_made_again_is_not_found_by_its_old_id() -> None:
+def test_recreated_topic_is_not_found_by_its_old_id() -> None:
     image = ClusterImage().with_topic(topic("t", 1)).with_topic(topic("t", 2))
     assert image.topic_by_id(bytes([1]) * 16) is None
     assert image.topic_by_id(bytes([2]) * 16) is not None
@@ -72,14 +73,27 @@ def test_partitions_are_added_and_replaced() -> None:
 def test_replicas_on_brokers_that_are_not_there_are_offline() -> None:
     image = image_with(broker(0), broker(2))
     partition = PartitionImage((0, 1, 2), leader=1)
-    assert image.offline_replicas(partition) == (1,)
+    views = TopicImage("views", b"i" * 16, (partition, partition))
+    assert image.offline_replicas(views, 0) == (1,)
     assert image.live_leader(partition) == NO_LEADER
-    assert image.without_broker(0).offline_replicas(partition) == (0, 1)
+    assert image.without_broker(0).offline_replicas(views, 0) == (0, 1)
     endpoint = image.endpoint(2, "PLAINTEXT")
     assert endpoint is not None
     assert endpoint.host == "host2"
     assert image.endpoint(2, "SSL") is None
     assert image.endpoint(1, "PLAINTEXT") is None
+
+
+def test_replicas_in_failed_data_folders_are_offline() -> None:
+    partition = PartitionImage((0, 1, 2), leader=1)
+    views = TopicImage("views", b"i" * 16, (partition, partition))
+    failed = {"views": TopicReplicas(b"i" * 16, frozenset({1}))}
+    image = image_with(broker(0), replace(broker(1), offline=failed), broker(2))
+    assert (image.offline_replicas(views, 0), image.offline_replicas(views, 1)) == ((), (1,))
+    assert (set(image.online(views, 0)), set(image.online(views, 1))) == ({0, 1, 2}, {0, 2})
+    again = replace(views, topic_id=b"j" * 16)
+    assert image.offline_replicas(again, 1) == (), "another topic of the same name is not in the folder"
+    assert set(diff(image_with(broker(0), broker(1), broker(2)), image).brokers_changed) == {1}
 
 
 def test_diff_contains_exactly_what_changed() -> None:

@@ -105,7 +105,7 @@ def test_unchanged_parts_are_not_sent_and_stay_the_same_objects() -> None:
     assert after.names_by_id is old.names_by_id
 
 
-def test_topic_made_again_under_its_name_is_another_one() -> None:
+def test_recreated_topic_under_its_name_is_another_one() -> None:
     old = cluster((1,), t=[state((1,)), state((1,))])
     new = old.without_topic("t").with_topic(TopicImage("t", b"2" * 16, (state((1,), leader_epoch=0),)))
     assert apply_delta(old, make_delta(old, new)) == new

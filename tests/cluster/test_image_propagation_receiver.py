@@ -156,7 +156,7 @@ def test_damaged_and_mismatched_updates_are_answered_with_need_whole(data: bytes
     run(story())
 
 
-def test_whoever_prepares_is_waited_for_and_a_later_update_waits_too() -> None:
+def test_an_ongoing_preparation_is_waited_for_and_a_later_update_waits_too() -> None:
     async def story() -> None:
         here = receiver()
         prepared = asyncio.Event()
@@ -231,18 +231,78 @@ def test_image_under_preparation_is_dropped_with_its_broker_epoch() -> None:
     async def story() -> None:
         here = receiver()
         await here.apply(whole(FIRST, 5))
-        is_asked, may_go_on = asyncio.Event(), asyncio.Event()
+        is_asked, may_continue = asyncio.Event(), asyncio.Event()
 
         async def prepare(_: ClusterImage, __: ClusterImage) -> None:
             is_asked.set()
-            await may_go_on.wait()
+            await may_continue.wait()
 
         here.prepare(prepare)
         taking = asyncio.create_task(here.apply(delta(FIRST, SECOND, 6, 5)))
         await is_asked.wait()
         here.begin_broker_epoch(300)
-        may_go_on.set()
+        may_continue.set()
         assert await taking == ImageAck(AckError.WRONG_BROKER_EPOCH)
         assert _leaders(here.image) == [1, -1]
+
+    run(story())
+
+
+# --- controller epochs
+
+
+class StoredEpochs:
+    """What the tree says, in the order of the questions; None: it cannot be read."""
+
+    def __init__(self, *answers: int | None) -> None:
+        self.answers = list(answers)
+
+    async def __call__(self, expected: int) -> int | None:
+        return self.answers.pop(0)
+
+
+def careful(*stored: int | None, last: int = -1) -> ImageReceiver:
+    made = ImageReceiver(ME, stored_epoch=StoredEpochs(*stored))
+    made.broker_epoch = 102
+    made.last_stored_epoch = last
+    return made
+
+
+def of_epoch(epoch: int, number: int = 1) -> ImageUpdate:
+    return whole(FIRST.with_controller(1, epoch), number)
+
+
+def test_an_epoch_that_the_tree_does_not_hold_is_not_adopted(caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        here = careful(9, 9, 10, 10)
+        assert await here.apply(of_epoch(9)) == ok(1)
+        assert (await here.apply(of_epoch(2**31 - 1))).error is AckError.FAILED
+        assert here.number == (9, 1)
+        assert "its controller epoch is not the cluster's" in caplog.text
+        assert await here.apply(of_epoch(10)) == ok(1), "the real controller is still heard"
+        assert (await here.apply(of_epoch(9, 5))).error is AckError.STALE_CONTROLLER
+
+    run(story())
+
+
+def test_a_controller_that_was_replaced_in_the_tree_is_stale_before_its_successor_is_heard() -> None:
+    async def story() -> None:
+        here = careful(9, 12)
+        assert await here.apply(of_epoch(9)) == ok(1)
+        assert (await here.apply(of_epoch(11))).error is AckError.STALE_CONTROLLER
+        assert here.number == (9, 1)
+
+    run(story())
+
+
+def test_without_the_tree_an_epoch_rises_by_a_bounded_step_and_is_corrected_later() -> None:
+    async def story() -> None:
+        here = careful(None, None, None, None, 10, last=9)
+        assert (await here.apply(of_epoch(9 + 1001))).error is AckError.FAILED
+        assert await here.apply(of_epoch(9)) == ok(1)
+        assert await here.apply(of_epoch(900)) == ok(1)
+        assert (await here.apply(of_epoch(10))).error is AckError.STALE_CONTROLLER, "neither is known to be right"
+        assert await here.apply(of_epoch(10, 2)) == ok(2), "now the tree does"
+        assert here.number == (10, 2)
 
     run(story())

@@ -43,6 +43,14 @@ class Rejected(Exception):
         super().__init__(self.code.name)
 
 
+class TransactionFailed(Exception):
+    """A transaction cannot continue. A fenced producer must stop: another one has its transactional id."""
+
+    def __init__(self, reason: str, *, is_fenced: bool) -> None:
+        super().__init__(reason)
+        self.is_fenced = is_fenced
+
+
 @dataclass(frozen=True)
 class ProducerOptions:
     codec: str = "none"
@@ -51,6 +59,9 @@ class ProducerOptions:
     batch_records: int | None = None
     request_bytes: int | None = None
     linger_ms: int = 20
+    transactional_id: str | None = None
+    """The producer is ready for its first transaction; an earlier producer with this id is fenced."""
+    transaction_timeout_ms: int = 60_000
 
 
 @dataclass(frozen=True)
@@ -73,7 +84,9 @@ class Features:
     """A program that joins a group, prints the number of its partitions, and waits to be killed."""
     strategies: tuple[str | None, ...] = (None,)
     lacks: frozenset[str] = field(default_factory=frozenset)
-    """Of: idempotence after an error, static members, resetting settings, deleting groups, broker settings."""
+    """Of: idempotence after an error, static members, resetting settings, deleting groups, broker settings,
+    transactions while brokers of a cluster are killed (it finds the new coordinator, and sends nothing more), offsets
+    in a transaction while their coordinator is killed (it waits for a broker that it has removed)."""
 
 
 class Producer(ABC):
@@ -85,6 +98,21 @@ class Producer(ABC):
     def settle(self) -> list[Sent]:
         """Wait for the outcomes of the records queued since the last call, in order."""
 
+    # With a transactional id. All raise TransactionFailed.
+
+    @abstractmethod
+    def begin(self) -> None: ...
+
+    @abstractmethod
+    def commit(self) -> None: ...
+
+    @abstractmethod
+    def abort(self) -> None: ...
+
+    @abstractmethod
+    def send_offsets(self, consumer: Consumer, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """The offsets of a group that are committed with the transaction."""
+
 
 class Consumer(ABC):
     @abstractmethod
@@ -95,6 +123,10 @@ class Consumer(ABC):
 
     @abstractmethod
     def assignment(self) -> set[int]: ...
+
+    @abstractmethod
+    def group_metadata(self, group: str) -> Any:
+        """What the client's own producer wants for `send_offsets`."""
 
     def leave(self) -> None:  # noqa: B027
         """Leave the group before the consumer is closed, where closing would wait for the other members."""

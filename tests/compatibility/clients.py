@@ -36,6 +36,7 @@ from tests.compatibility.client_interface import (
     Record,
     Rejected,
     Sent,
+    TransactionFailed,
 )
 from tests.compatibility.client_stories import HEARTBEAT_MS, SESSION_TIMEOUT_MS
 from tests.timeouts import PATIENCE_S, until
@@ -76,18 +77,26 @@ while True:
     consumer.poll(0.1)
 """,
         strategies=("range", "roundrobin", "cooperative-sticky"),
+        lacks=frozenset({"offsets in a transaction while their coordinator is killed"}),
     )
 
     @contextmanager
     def producing(self, address: str, **chosen: Any) -> Iterator[Producer]:
         options = ProducerOptions(**chosen)
+        transactional = options.transactional_id is not None
         producer = ConfluentProducer(confluent_kafka.Producer(confluent_settings(
             address, compression_type=options.codec, acks=options.acks, enable_idempotence=options.idempotent or None,
             linger_ms=options.linger_ms, batch_num_messages=options.batch_records,
-            message_max_bytes=options.request_bytes,
+            message_max_bytes=options.request_bytes, transactional_id=options.transactional_id,
+            transaction_timeout_ms=options.transaction_timeout_ms if transactional else None,
+            # librdkafka 2.16 waits forever for a group's coordinator that it knew before it forgot all brokers.
+            metadata_recovery_strategy="none" if transactional else None,
         )))  # fmt: skip
+        if transactional:
+            producer.start()
         yield producer
-        producer.settle()
+        if not transactional:
+            producer.settle()
 
     @contextmanager
     def consuming(self, address: str, **chosen: Any) -> Iterator[Consumer]:
@@ -130,10 +139,45 @@ class ConfluentProducer(Producer):
         sent, self._sent = self._sent, {}
         return [sent[number] for number in sorted(sent)]
 
+    def start(self) -> None:
+        self._transact(self._producer.init_transactions, PATIENCE_S)
+
+    def begin(self) -> None:
+        self._transact(self._producer.begin_transaction)
+
+    def commit(self) -> None:
+        self._transact(self._producer.commit_transaction, PATIENCE_S)
+
+    def abort(self) -> None:
+        self._transact(self._producer.abort_transaction, PATIENCE_S)
+
+    def send_offsets(self, consumer: Consumer, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        listed = [confluent_kafka.TopicPartition(*where, offset) for where, offset in offsets.items()]
+        metadata = consumer.group_metadata(group)
+        self._transact(self._producer.send_offsets_to_transaction, listed, metadata, PATIENCE_S)
+
+    @staticmethod
+    def _transact(step: Callable[..., object], *arguments: object) -> None:
+        try:
+            step(*arguments)
+        except confluent_kafka.KafkaException as failure:
+            error = failure.args[0]
+            raise TransactionFailed(str(error), is_fenced=error.code() in _CONFLUENT_FENCED) from None
+
+
+_CONFLUENT_FENCED: Final = (
+    confluent_kafka.KafkaError._FENCED,
+    int(ErrorCode.PRODUCER_FENCED),
+    int(ErrorCode.INVALID_PRODUCER_EPOCH),
+)
+
 
 class ConfluentConsumer(Consumer):
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
+
+    def group_metadata(self, group: str) -> Any:
+        return self._consumer.consumer_group_metadata()
 
     def leave(self) -> None:
         self._consumer.unsubscribe()
@@ -275,13 +319,15 @@ print(len(consumer.assignment()), flush=True)
 while True:
     consumer.poll(timeout_ms=100)
 """,
-        lacks=frozenset({"idempotence after an error"}),
+        lacks=frozenset({"idempotence after an error", "transactions while brokers of a cluster are killed"}),
     )
 
     @contextmanager
     def producing(self, address: str, **chosen: Any) -> Iterator[Producer]:
         settings = _producer_settings(ProducerOptions(**chosen), "batch_size")
         with closing(kafka.KafkaProducer(bootstrap_servers=address, **settings)) as producer:
+            if "transactional_id" in settings:
+                producer.init_transactions()
             yield KafkaPythonProducer(producer)
 
     @contextmanager
@@ -356,6 +402,12 @@ def _producer_settings(options: ProducerOptions, batch_name: str) -> dict[str, A
         "max_request_size": options.request_bytes,
         batch_name: options.batch_records and 100 * options.batch_records,
     }
+    if options.transactional_id is not None:
+        settings |= {
+            "transactional_id": options.transactional_id,
+            "transaction_timeout_ms": options.transaction_timeout_ms,
+            "enable_idempotence": True,
+        }
     return given(**settings)
 
 
@@ -435,8 +487,40 @@ class KafkaPythonProducer(Producer):
             return Sent(_NO_RECORD, _NO_RECORD)
         return Sent(outcome.partition, outcome.offset)
 
+    def begin(self) -> None:
+        self._transact(self._producer.begin_transaction)
+
+    def commit(self) -> None:
+        self._transact(self._producer.commit_transaction)
+
+    def abort(self) -> None:
+        self._transact(self._producer.abort_transaction)
+
+    def send_offsets(self, consumer: Consumer, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        listed = {kafka.TopicPartition(*where): kafka.structs.OffsetAndMetadata(offset, "", -1)
+                  for where, offset in offsets.items()}  # fmt: skip
+        self._transact(self._producer.send_offsets_to_transaction, listed, consumer.group_metadata(group))
+
+    @staticmethod
+    def _transact(step: Callable[..., object], *arguments: object) -> None:
+        try:
+            step(*arguments)
+        except (kafka.errors.KafkaError, aiokafka.errors.KafkaError) as error:
+            raise TransactionFailed(repr(error), is_fenced=isinstance(error, _FENCED)) from None
+
+
+_FENCED: Final = (
+    kafka.errors.ProducerFencedError,
+    kafka.errors.InvalidProducerEpochError,
+    aiokafka.errors.ProducerFenced,
+)
+
 
 class AioKafkaProducer(KafkaPythonProducer):
+    def send_offsets(self, consumer: Consumer, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        listed = {aiokafka.TopicPartition(*where): offset for where, offset in offsets.items()}
+        self._transact(self._producer.send_offsets_to_transaction, listed, group)
+
     def _outcomes(self, futures: list[Any]) -> list[Any]:
         outcomes: list[Any] = self._producer.settled(futures)
         return outcomes
@@ -458,6 +542,9 @@ class KafkaPythonConsumer(Consumer):
             self._consumer.position(where)
         else:
             self._consumer.seek(where, offset)
+
+    def group_metadata(self, group: str) -> Any:
+        return self._consumer.group_metadata()
 
     def _polled(self) -> Any:
         return self._consumer.poll(timeout_ms=self._poll_ms)
@@ -495,6 +582,9 @@ class KafkaPythonConsumer(Consumer):
 
 class AioKafkaConsumer(KafkaPythonConsumer):
     _partition = aiokafka.TopicPartition
+
+    def group_metadata(self, group: str) -> Any:
+        return group
 
     def _polled(self) -> Any:
         return self._consumer.getmany(timeout_ms=self._poll_ms)

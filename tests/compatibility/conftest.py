@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import warnings
 from collections.abc import Iterator
 
 import pytest
@@ -30,3 +32,12 @@ def topic() -> str:
 @pytest.fixture
 def group() -> str:
     return unique("group")
+
+
+@pytest.fixture(autouse=True)
+def _sockets_of_other_clients() -> Iterator[None]:
+    """kafka-python leaves sockets open that it could not connect. They are collected here, not in a later test."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()

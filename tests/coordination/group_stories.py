@@ -10,7 +10,7 @@ import struct
 from collections import deque
 from typing import Any
 
-from penstock.coordination.group_records import KeyValue
+from penstock.coordination.coordinator_record import CoordinatorRecord
 from penstock.coordination.groups.group import GroupSettings
 from penstock.coordination.responses import Outcome, RequestContext
 from penstock.coordination.shard import GroupCoordinatorShard
@@ -69,10 +69,13 @@ class Story:
     """One coordinator, from loading to the end of the story."""
 
     def __init__(
-        self, settings: GroupSettings = AT_ONCE, log: list[tuple[KeyValue, int]] | None = None, now_ms: int = START_MS
+        self,
+        settings: GroupSettings = AT_ONCE,
+        log: list[tuple[CoordinatorRecord, int]] | None = None,
+        now_ms: int = START_MS,
     ) -> None:
         self.now_ms = now_ms
-        self.log: list[tuple[KeyValue, int]] = [] if log is None else list(log)
+        self.log: list[tuple[CoordinatorRecord, int]] = [] if log is None else list(log)
         self.shard = GroupCoordinatorShard(settings, SeededRandom(len(self.log)))
         for record, producer_id in self.log:
             self.shard.replay(record.key, record.value, producer_id)
@@ -218,7 +221,7 @@ class Story:
         return [error_code(member.error_code) for member in answer.members]
 
     def stable(self, count: int = 1, *, group: str = "g", **how: Any) -> list[JoinGroupResponse]:
-        """A group of so many members in a stable generation; the first of them leads, each owns b"share"."""
+        """A group of this many members in a stable generation; the first one leads, each owns b"share"."""
         tokens = [self.join(group=group, **how)]
         for _ in range(count - 1):
             tokens.append(self.join(group=group, **how))

@@ -32,6 +32,11 @@ from penstock.wire.schemas.offset_commit import (
 )
 from penstock.wire.schemas.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from penstock.wire.schemas.sync_group import SyncGroupRequest
+from penstock.wire.schemas.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 
 NOW_MS = 1_700_000_000_000
 COMPACTED = LogSettings(cleanup_policy=frozenset({"compact"}))
@@ -95,7 +100,7 @@ class Coordinator:
             self.logs, commits, lambda _, __: Rules(), broker_id=1, clock=self.clock, call_later=self.timers
         )
         self.service = GroupCoordinator(
-            self.replicas, GroupSettings(initial_rebalance_delay_ms=0), SeededRandom(2), self.clock, self.timers
+            GroupSettings(initial_rebalance_delay_ms=0), SeededRandom(2), self.clock, self.timers
         )
         self.image = ClusterImage(cluster_id="c" if is_new else "")
         self.replicas.on_leadership_change = self.service.on_leadership_change
@@ -200,6 +205,19 @@ def test_clock_that_is_set_back_ends_no_session() -> None:
     assert coordinator.heartbeat(member) == ErrorCode.NONE
 
 
+def test_clock_that_is_set_back_keeps_no_dead_member() -> None:
+    """Its session takes twice as long at most, not until the clock is where it was before."""
+    coordinator = Coordinator(SimulatedFiles())
+    member = coordinator.join()
+    coordinator.clock._now_ms -= 3_600_000
+    coordinator.clock.advance(19_000)
+    coordinator.timers.fire()
+    assert coordinator.heartbeat(member) == ErrorCode.NONE
+    coordinator.clock.advance(21_000)
+    coordinator.timers.fire()
+    assert coordinator.heartbeat(member) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
 def test_disk_that_fails_a_sync_leaves_the_groups_without_a_coordinator() -> None:
     files = SimulatedFiles()
     coordinator = Coordinator(files)
@@ -258,7 +276,7 @@ def test_commit_is_answered_when_every_replica_in_sync_has_it() -> None:
 
 
 def test_commit_that_the_replicas_do_not_get_in_time_is_read_again_from_the_log() -> None:
-    """It is in the log and may be committed later: the coordinator must not go on as if it were not."""
+    """It is in the log and may be committed later: the coordinator must not continue as if it were not."""
     coordinator = Coordinator(SimulatedFiles())
     coordinator.take(coordinator.led(isr=(1, 2), replicas=(1, 2), version=1))
     answers: list[Any] = []
@@ -276,6 +294,23 @@ def test_coordinator_that_leads_again_loads_the_current_log() -> None:
     coordinator.service.lead(coordinator.partition, 1)
     assert next(iter(coordinator.service.shards)) is not old
     assert coordinator.committed() == 1
+
+
+def test_marker_ends_only_what_was_there_when_it_was_appended() -> None:
+    """A shard that is loaded before the marker is committed has replayed it, and offsets of the next transaction."""
+    coordinator = Coordinator(SimulatedFiles())
+    partition = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=7)
+    topic = TxnOffsetCommitRequestTopic(name="t", partitions=[partition])
+    request = TxnOffsetCommitRequest(
+        transactional_id="id", group_id="g", producer_id=77, producer_epoch=1, topics=[topic]
+    )
+    early = coordinator.service.end_of_transaction(0, 77, committed=True)
+    coordinator.service.lead(coordinator.partition, 1)
+    coordinator.ask(GroupCoordinatorShard.handle_txn_offset_commit, request, 3)
+    early()
+    assert coordinator.committed() == -1
+    coordinator.service.end_of_transaction(0, 77, committed=True)()
+    assert coordinator.committed() == 7
 
 
 def test_long_log_is_loaded_in_steps_and_requests_get_load_in_progress() -> None:

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.coordination.coordinator_record import CoordinatorRecord
 from penstock.coordination.errors import BadGroupRecord
 from penstock.coordination.group_records import (
     NO_TIME,
     CommittedOffset,
     GroupRecord,
-    KeyValue,
     OffsetRecord,
     SavedGroup,
     SavedMember,
@@ -59,14 +59,14 @@ def group_bytes(version: int) -> bytes:
 def test_offset_is_written_in_version_3() -> None:
     record = OffsetRecord("billing", "clicks", 7, CommittedOffset(42, 5, "note", 1_700_000_000_000))
     value = struct.pack(">hqi", 3, 42, 5) + text("note") + struct.pack(">q", 1_700_000_000_000)
-    assert encode_record(record) == KeyValue(OFFSET_KEY, value)
+    assert encode_record(record) == CoordinatorRecord(OFFSET_KEY, value)
     assert decode_record(OFFSET_KEY, value) == record
 
 
 def test_offset_with_a_time_of_expiry_is_written_in_version_1() -> None:
     record = OffsetRecord("billing", "clicks", 7, CommittedOffset(42, -1, "note", 1_000, 2_000))
     value = struct.pack(">hq", 1, 42) + text("note") + struct.pack(">qq", 1_000, 2_000)
-    assert encode_record(record) == KeyValue(OFFSET_KEY, value)
+    assert encode_record(record) == CoordinatorRecord(OFFSET_KEY, value)
     assert decode_record(OFFSET_KEY, value) == record
 
 
@@ -85,7 +85,7 @@ def test_flexible_version_of_an_offset_is_read() -> None:
 
 
 def test_group_is_written_in_version_3() -> None:
-    assert encode_record(GroupRecord("billing", GROUP)) == KeyValue(GROUP_KEY, group_bytes(3))
+    assert encode_record(GroupRecord("billing", GROUP)) == CoordinatorRecord(GROUP_KEY, group_bytes(3))
     assert decode_record(GROUP_KEY, group_bytes(3)) == GroupRecord("billing", GROUP)
 
 
@@ -109,9 +109,9 @@ def test_old_group_records_are_read_with_defaults() -> None:
 
 
 def test_no_value_is_a_tombstone() -> None:
-    assert encode_record(OffsetRecord("billing", "clicks", 7, None)) == KeyValue(OFFSET_KEY, None)
+    assert encode_record(OffsetRecord("billing", "clicks", 7, None)) == CoordinatorRecord(OFFSET_KEY, None)
     assert decode_record(OFFSET_KEY, None) == OffsetRecord("billing", "clicks", 7, None)
-    assert encode_record(GroupRecord("billing", None)) == KeyValue(GROUP_KEY, None)
+    assert encode_record(GroupRecord("billing", None)) == CoordinatorRecord(GROUP_KEY, None)
     assert decode_record(GROUP_KEY, None) == GroupRecord("billing", None)
 
 

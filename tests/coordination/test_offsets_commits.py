@@ -151,9 +151,9 @@ def test_group_with_members_takes_no_commits_from_outside() -> None:
 
 def test_commit_to_an_unknown_group_is_rejected() -> None:
     story = Story()
-    stranger = JoinGroupResponse(member_id="x", generation_id=3)
-    assert story.commit({CLICKS: 1}, by=stranger, version=8) is ErrorCode.ILLEGAL_GENERATION
-    assert story.commit({CLICKS: 1}, by=stranger, version=9) is ErrorCode.GROUP_ID_NOT_FOUND
+    outsider = JoinGroupResponse(member_id="x", generation_id=3)
+    assert story.commit({CLICKS: 1}, by=outsider, version=8) is ErrorCode.ILLEGAL_GENERATION
+    assert story.commit({CLICKS: 1}, by=outsider, version=9) is ErrorCode.GROUP_ID_NOT_FOUND
     assert story.log == []
 
 

@@ -16,6 +16,7 @@ from benchmarks.__main__ import BENCHMARKS
 from benchmarks.clients import command as clients
 from benchmarks.clients import consume, produce
 from benchmarks.clients.rounds import Outcomes
+from benchmarks.measured_code import MeasuredCode
 from benchmarks.page import BEGIN, END, IMAGES, MOST_FIGURES, PAGE, README, README_FIGURES, Chosen, RowNotFound
 from benchmarks.peers import kafka, ours
 from benchmarks.peers import rounds as peers_figures
@@ -116,7 +117,7 @@ def test_every_column_is_shown_losing_ones_in_bold_with_their_goal() -> None:
     assert "| produce | MB/s | 10 | 5 (0.25) | 20 | **0.50** | ≥ 1 |" in text
     assert "| consume | MB/s | 10 | 5 (0.62) | 8 | 1.25 |  |" in text
     assert "| CPU | s | 3 | 1.5 (0.75) | 2 | **1.50** | ≤ 0.5 |" in text
-    assert "| [log_append](#log_append) | 2026-11-16 | `0123456789` | 3 | 3 | 2 |" in text
+    assert "| [log_append](#log_append) | 2026-11-16 | `0123456789` | 3 | 3 | 2 |" in page.without_code(text)
 
 
 def test_without_a_peer_the_goal_bounds_the_figure_itself() -> None:
@@ -144,6 +145,47 @@ def test_a_benchmark_without_a_result_is_named_as_not_measured_and_has_no_figure
     text = generated(result(row("append", 1, 1)))
     _, _, rest = text.partition("## Not measured yet\n")
     assert rest.strip() == "- `peers`: another one (`make bench ARGS=peers`)"
+    overview, _, _ = text.partition("## log_append")
+    assert "| peers | [not measured yet](#not-measured-yet) | | | | | |" in overview
+
+
+def test_a_result_of_other_code_is_named_in_the_overview_its_section_and_the_readme() -> None:
+    one = result(row("append", 1, 1))
+    says = "measured on other code than this: files that differ: 2"
+    compared = page.Compared({"log_append": says}, "`abcdef`, 2026-11-19")
+    text = page.page({"log_append": SAYS}, {"log_append": one}, {}, compared)
+    [in_overview] = [line for line in text.splitlines() if line.startswith("| [log_append]")]
+    assert f"**{says}**" in in_overview
+    [in_section] = [line for line in text.splitlines() if line.startswith("Commit `0123456789`")]
+    assert "**Measured on other code than this: files that differ: 2.**" in in_section
+    assert "`abcdef`, 2026-11-19" in text
+    readme = page.readme_figures({"log_append": one}, [Chosen("log_append", "append", "append")], compared)
+    assert "Measured on other code than this: log_append." in readme
+
+    same = page.page({"log_append": SAYS}, {"log_append": one}, {}, page.Compared({}, "`abcdef`, 2026-11-19"))
+    assert "as measured" in same
+    assert "other code" not in same
+    assert page.without_code(text) == page.without_code(same)
+
+
+def test_a_change_of_the_code_makes_no_page_stale_until_it_is_generated_again(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "KEPT", checkout / "results")
+    (checkout / "results").mkdir()
+    kept = replace(result(row("append", 3, 4)), code=MeasuredCode.here("log_append", checkout))
+    (checkout / "results" / "log_append.json").write_text(results.as_json(kept))
+    page.write(BENCHMARKS, checkout)
+    before = (checkout / PAGE).read_text()
+    assert "other code" not in before
+
+    (checkout / "benchmarks").mkdir()
+    (checkout / "benchmarks" / "log_append.py").write_text("measured = True\n")
+    assert page.stale(page.files(BENCHMARKS, results.read_all(), checkout), checkout) == []
+    page.write(BENCHMARKS, checkout)
+    assert (checkout / PAGE).read_text() != before
+    assert "measured on other code than this" in (checkout / PAGE).read_text()
+    assert page.stale(page.files(BENCHMARKS, results.read_all(), checkout), checkout) == []
 
 
 def test_the_picture_draws_what_loses_too() -> None:
@@ -222,6 +264,18 @@ def test_the_readme_shows_chosen_figures_of_the_results_that_there_are() -> None
     ) in text
     assert "not measured" not in text
     assert "No result is kept" in page.readme_figures({}, chosen)
+
+
+def test_cases_of_a_figure_are_shown_in_one_line_each_with_its_ratio() -> None:
+    chosen = Chosen("log_append", "killed", "a pause when killed / frozen / cut off", beside=("frozen", "cut off"))
+    rows = (row("killed", 20, 10), row("frozen", 8, 10), row("cut off", 10, 10, goal=2.0))
+    text = page.readme_figures({"log_append": result(*rows)}, [chosen])
+    assert (
+        "| a pause when killed / frozen / cut off | 20 / 8 / 10 MB/s | Kafka 4.3: 10 / 10 / 10 MB/s "
+        "| 2.00 / **0.80** / **1.00** | "
+    ) in text
+    with pytest.raises(RowNotFound, match="0 rows for 'frozen'"):
+        page.readme_figures({"log_append": result(*rows[:1])}, [chosen])
 
 
 def test_a_chosen_figure_that_its_result_does_not_have_is_an_error() -> None:

@@ -1,4 +1,4 @@
-"""The three delivery guarantees, each held by its example while it is killed in the middle, again and again.
+"""The delivery guarantees, each held by its example while it is killed in the middle, again and again.
 
 The records are numbers. An example runs until it has come some way, is killed (SIGKILL: it can tidy up nothing), and is
 started again, always with more to do than it has done; the last run goes to the end. Then the numbers are counted.
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from confluent_kafka import Consumer
 from kafka import KafkaProducer
 from tests.timeouts import PATIENCE_S
 
@@ -83,6 +84,37 @@ def rows(path: Path) -> list[int]:
             return [int(value) for (value,) in database.execute("SELECT value FROM results")]
         except sqlite3.OperationalError:
             return []  # killed before it made the table
+
+
+class Committed:
+    """The numbers in a topic that a reader of committed records has seen so far."""
+
+    def __init__(self, broker: Broker, topic: str) -> None:
+        broker.create_topic(topic, partitions=3)
+        self._seen: list[int] = []
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": broker.address,
+                "group.id": topic,
+                "auto.offset.reset": "earliest",
+                "isolation.level": "read_committed",
+            }
+        )
+        self._consumer.subscribe([topic])
+
+    def __call__(self, path: Path) -> list[int]:
+        messages = self._consumer.consume(1_000, LOOK_S)
+        self._seen += [int(message.value() or b"") for message in messages if message.error() is None]
+        return self._seen
+
+    def until(self, count: int) -> None:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while len(self._seen) < count:
+            self(Path())
+            assert time.monotonic() < deadline_s, f"{len(self._seen)} of {count} results are visible"
+
+    def close(self) -> None:
+        self._consumer.close()
 
 
 def start(example: str, broker: Broker, topic: str, results: Path) -> subprocess.Popen[bytes]:
@@ -154,6 +186,19 @@ def test_at_least_once_loses_nothing(broker: Broker, numbers: Numbers, tmp_path:
     assert outcome.counts.total() <= outcome.sent + outcome.kills
 
 
+@pytest.mark.long
 def test_exactly_once_neither_loses_nor_repeats(broker: Broker, numbers: Numbers, tmp_path: Path) -> None:
     outcome = run_with_kills("exactly_once_sql.py", broker, numbers, tmp_path / "results.db", rows)
     assert outcome.counts == Counter(range(outcome.sent))
+
+
+@pytest.mark.long
+def test_exactly_once_between_topics_neither_loses_nor_repeats(broker: Broker, numbers: Numbers) -> None:
+    results = f"{numbers.topic}-results"
+    committed = Committed(broker, results)
+    try:
+        outcome = run_with_kills("exactly_once_topics.py", broker, numbers, Path(results), committed)
+        committed.until(outcome.sent)
+        assert Counter(committed(Path())) == Counter(range(outcome.sent))
+    finally:
+        committed.close()

@@ -1,6 +1,6 @@
 """A broker that is killed under load, again and again: what it acknowledged is there afterwards.
 
-The moment is chance, from a seed that a failure names: after so many acknowledgements, with more requests under way.
+The moment is random, from a seed that a failure names: after some acknowledgements, with more requests in flight.
 """
 
 from __future__ import annotations

@@ -11,13 +11,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from benchmarks.faults import namespaces
 from benchmarks.faults.injector import Kind, Target
 from benchmarks.faults.namespaces import NoNamespaces
 from benchmarks.faults.penstock_cluster import PenstockCluster
 from benchmarks.faults.report import verdict
 from benchmarks.faults.run import Plan, run
+from tests.demands import lacking
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PLAN = Plan(
@@ -26,7 +26,7 @@ _PLAN = Plan(
 )  # fmt: skip
 
 
-def test_a_leader_is_cut_off_under_load_others_go_on_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_a_leader_is_cut_off_under_load_another_takes_over_and_nothing_is_lost(tmp_path: Path) -> None:
     if not namespaces.is_in_a_namespace():
         _run_again_in_a_namespace(tmp_path)
         return
@@ -50,7 +50,7 @@ def _run_again_in_a_namespace(folder: Path) -> None:
         options = ["-q", "-n0", "-p", "no:cacheprovider", f"--basetemp={folder / 'inside'}"]
         command = namespaces.in_a_namespace([sys.executable, "-m", "pytest", *options, __file__])
     except NoNamespaces as error:
-        pytest.skip(f"no network can be cut here: {error}")
+        lacking("namespaces", f"no network can be cut here: {error}")
     done = subprocess.run(command, env=namespaces.inside(), cwd=_ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     assert "1 passed" in done.stdout, done.stdout[-2000:]

@@ -1,7 +1,7 @@
-"""A reader by other people goes where the leader goes, to brokers, too, that it has not heard of.
+"""A reader of another client library follows the leader, also to brokers that it has not heard of.
 
-kafka-python asks no broker again, ever, that it was sent to without being told where that is. So nobody may be sent
-anywhere without an address: a reader whose view is older than a broker's return must find that broker by itself.
+kafka-python never asks a broker again that it was sent to without an address. So no reader may be sent anywhere without
+one: a reader whose view is older than a broker's return must find that broker by itself.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from kafka import KafkaConsumer, TopicPartition
 from tests.broker.cluster_stories import BrokerCluster, running
-from tests.timeouts import until
+from tests.timeouts import PATIENCE_S, until
 
 from penstock import Admin, Producer, TopicSpec
 
@@ -33,11 +33,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]
 def _send(cluster: BrokerCluster, *values: bytes) -> None:
     with Producer(cluster.bootstrap) as producer:
         for value in values:
-            producer.send(_TOPIC, value).result(20)
+            producer.send(_TOPIC, value).result(PATIENCE_S)
 
 
 def _read(consumer: Any, count: int) -> list[bytes]:
-    """So many records, or what there was in time; what the library tells the application is raised."""
+    """That many records, or those that arrived in time; errors that the library reports are raised."""
     found: list[bytes] = []
     deadline_s = time.monotonic() + _READ_S
     while len(found) < count and time.monotonic() < deadline_s:
@@ -72,7 +72,7 @@ def test_a_reader_follows_the_leader_to_a_broker_that_was_offline_before(cluster
         cluster.start(0)
         cluster.until_in_sync(_TOPIC)
         for replicas in ([0, 1, 2], [1, 2, 0], [0, 1, 2], [2, 0, 1], [0, 1, 2]):
-            # It asks, and hears that the leader is another one while nobody looks: it looks there first, and asks then.
+            # It asks, and hears that the leader is another one meanwhile: it looks there first, and asks then.
             assert consumer.poll(timeout_ms=0) == {}
             _lead(cluster, replicas)
             value = b"broker %d leads" % replicas[0]

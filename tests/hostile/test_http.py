@@ -10,7 +10,8 @@ import pytest
 from tests.broker.http_stories import Peer, Site, run, says, site
 from tests.timeouts import PATIENCE_S, until_async
 
-from penstock.broker.http import Handler, HttpLimits, HttpRequest, Reply, is_host_of
+from penstock.broker.http import Handler, HttpLimits, HttpRequest, Reply
+from penstock.runtime.network import is_host_of
 from penstock.testing.embedded_broker import EmbeddedBroker
 
 ROUTES = 3
@@ -59,7 +60,7 @@ def test_health_is_answered_however_many_read_metrics_slowly() -> None:
     run(story)
 
 
-def test_an_answer_that_takes_too_long_gives_way_to_the_next() -> None:
+def test_an_answer_that_takes_too_long_makes_room_for_the_next() -> None:
     async def story() -> None:
         async with site({"/metrics": endless(), "/health": says(b"ok")}, LIMITS) as place:
             readers = [await slow_reader(place) for _ in range(ROUTES)]

@@ -88,4 +88,4 @@ def test_others_are_served_between_the_groups_of_a_long_request(embedded: Embedd
             answered.append(made())
         assert {each.error_code for each in asked.result().topics} == {ErrorCode.NONE}
     between = [count for count in answered if 0 < count < COUNT]
-    assert len(set(between)) >= 2, "somebody else is answered at several moments of the request"
+    assert len(set(between)) >= 2, "another client is answered at several moments of the request"

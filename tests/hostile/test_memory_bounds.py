@@ -10,6 +10,7 @@ from struct import pack
 from typing import Any
 
 import pytest
+from tests.broker.broker_peer import authenticate
 from tests.broker.wire_client import MIB, WireClient, call, fetch_request, make_topic, produce_request
 from tests.timeouts import until
 
@@ -56,7 +57,7 @@ def send_what_is_taken(peer: socket.socket, data: bytes) -> int:
     return sent
 
 
-def test_half_sent_requests_take_no_more_than_queued_max_request_bytes(
+def test_half_sent_requests_take_at_most_queued_max_request_bytes(
     embedded: EmbeddedBroker, broker: Broker, client: WireClient
 ) -> None:
     size = MIB
@@ -66,7 +67,7 @@ def test_half_sent_requests_take_no_more_than_queued_max_request_bytes(
         left = dict.fromkeys(peers, half)
 
         def push() -> bool:
-            """Whether four are received, and whoever else wants to be waits."""
+            """Whether four are received, and all others wait."""
             for peer in peers:
                 left[peer] = left[peer][send_what_is_taken(peer, left[peer]) :]
             return call(broker, lambda: len(server_of(broker)._shared.memory.line)) == 8
@@ -121,7 +122,8 @@ def test_records_converted_for_old_readers_that_do_not_read_them_are_bounded(
         held = call(broker, lambda: broker.services.conversions.held)
         assert 0 < held <= limit + down_conversion.MAX_SET_BYTES // 8, held
     until(
-        lambda: call(broker, lambda: broker.services.conversions.held) == 0, "what nobody reads any more is given back"
+        lambda: call(broker, lambda: broker.services.conversions.held) == 0,
+        "memory of closed connections is given back",
     )
     old = client.fetch(topic, version=3, partition_max_bytes=8 * MIB)
     assert old.error_code == ErrorCode.NONE
@@ -174,6 +176,8 @@ def test_what_members_of_all_groups_bring_is_bounded(broker: Broker, client: Wir
 @pytest.mark.parametrize("replica_id", [-1, 7])
 def test_the_partitions_of_all_fetch_sessions_are_bounded(broker: Broker, client: WireClient, replica_id: int) -> None:
     topic = make_topic(broker)
+    if replica_id >= 0:
+        authenticate(client, broker)
 
     def open_session(width: int) -> int:
         request: FetchRequest = fetch_request({(topic, 0): 0}, session_epoch=0)

@@ -34,7 +34,6 @@ from penstock.records.legacy import LegacyMessage, encode_message_set
 from penstock.testing.embedded_broker import EmbeddedBroker
 from penstock.wire.protocol import ApiKey, ErrorCode
 from penstock.wire.schemas.api_versions import ApiVersionsRequest
-from penstock.wire.schemas.init_producer_id import InitProducerIdRequest
 
 THREE = payload_of([(BEGIN_MS, b"k", b"value", ())] * 3)
 
@@ -138,24 +137,19 @@ def test_a_time_that_only_the_header_claims_does_not_count(broker: Broker, clien
     assert log_of(broker, topic).active.max_timestamp == BEGIN_MS, "by which retention goes"
 
 
-def test_transactional_batches_are_rejected(broker: Broker, client: WireClient) -> None:
+def test_transactional_batches_outside_a_transaction_are_rejected(broker: Broker, client: WireClient) -> None:
     topic = make_topic(broker)
     pinned = batch_of(b"v", producer_id=77, producer_epoch=0, base_sequence=0, transactional=True)
-    assert client.produce(topic, pinned).error_code == ErrorCode.INVALID_TXN_STATE
+    assert client.produce(topic, pinned).error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     assert client.produce(topic, batch_of(b"v")).error_code == ErrorCode.NONE
     assert log_of(broker, topic).last_stable_offset == 1
-    answer = client.ask(
-        ApiKey.INIT_PRODUCER_ID, InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1000), 4
-    )
-    assert answer.error_code != ErrorCode.NONE
-    assert answer.producer_id == -1
 
 
 # --- what takes long
 
 
 class Gate:
-    """Workers that do nothing until they are told."""
+    """Workers that do nothing until they are released."""
 
     def __init__(self) -> None:
         self.waiting: deque[tuple[Callable[[], Any], Callable[[Any], None]]] = deque()
@@ -199,10 +193,10 @@ def test_large_batches_are_decompressed_beside_the_event_loop(
 ) -> None:
     topic = make_topic(broker, configs={"cleanup.policy": policy})
     send_and_be_heard(broker, client, ApiKey.PRODUCE, produce_request({(topic, 0): large()}), 9)
-    assert len(gate.waiting) == 1, "nobody decompressed it on the loop"
+    assert len(gate.waiting) == 1, "it was not decompressed on the loop"
     with WireClient(embedded.port) as other:
         other.ask(ApiKey.API_VERSIONS, ApiVersionsRequest(), 0)
-        assert other.produce(topic, batch_of(b"small")).base_offset == 0, "whoever else produces goes on"
+        assert other.produce(topic, batch_of(b"small")).base_offset == 0, "other producers continue"
     open_gate(broker, gate)
     _, answer = client.receive(ApiKey.PRODUCE, 9)
     assert answer.responses[0].partition_responses[0].base_offset == 1

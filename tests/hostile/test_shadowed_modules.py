@@ -20,7 +20,7 @@ SHADOWED = ("http", "json", "logging", "asyncio", "socket", "tempfile", "email",
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder of somebody whose own modules have unlucky names."""
+    """A folder whose modules shadow those of the standard library."""
     for name in SHADOWED:
         (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name}.py of the working directory was imported')\n")
     return tmp_path

@@ -44,7 +44,7 @@ class Broker:
         return self.manager.create(topic, 0, TOPIC_ID, settings, self.clock.now_ms())
 
     def filled(self, topic: str, settings: LogSettings = SMALL, *, rounds: int = 6) -> PartitionLog:
-        """A log with four keys, each of them so many times, all but the active segment ready to be cleaned."""
+        """A log with four keys, each written `rounds` times, all but the active segment ready to be cleaned."""
         log = self.create(topic, settings)
         write(log, rounds)
         self.settle(log)
@@ -72,7 +72,7 @@ def broker_of(
     map_bytes: int = DEFAULT_MAP_BYTES,
     bytes_per_second: float | None = None,
 ) -> Broker:
-    """With a limit, sleeping lets the clock go on."""
+    """With a limit, sleeping lets the clock continue."""
     files = SimulatedFiles() if files is None else files
     clock = ManualClock(NOW)
     manager = open_manager(files, paths, settings=settings)
@@ -121,5 +121,5 @@ def write(log: PartitionLog, rounds: int, *, first: int = 0, at_ms: int = NOW) -
 
 
 def newest(rounds: int) -> dict[bytes, bytes]:
-    """What a reader of the log ends up with after so many rounds of `write`."""
+    """What a reader of the log has after this many rounds of `write`."""
     return {b"key-%d" % key: b"%d of key %d" % (rounds - 1, key) + b"." * 30 for key in range(4)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from penstock.log.log_dirs.log_directory import LogDirectory
 from penstock.log.log_dirs.log_manager import LogManager, OnOffline
@@ -44,10 +44,13 @@ def open_manager(
     settings: LogSettings = SMALL,
     workers: Workers | None = None,
     on_offline: OnOffline | None = None,
+    topic_ids: Mapping[str, bytes] | None = None,
+    outdated: Sequence[str] = (),
 ) -> LogManager:
     manager = LogManager.open(
         files, paths, node_id=1, cluster_id=CLUSTER, random=SeededRandom(0),
         workers=InlineWorkers() if workers is None else workers, on_offline=on_offline,
+        topic_ids=topic_ids or {}, outdated=outdated,
     )  # fmt: skip
     if load:
         manager.load(lambda topic: settings, NOW)

@@ -151,7 +151,7 @@ def overwrite(files: Files, path: str, data: bytes) -> None:
 
 
 def stopped(settings: LogSettings = TINY, *, batches: int = 7, leader_epoch: int = 0) -> SimulatedFiles:
-    """A folder with a log of so many batches that was closed properly."""
+    """A folder with a log of this many batches that was closed cleanly."""
     files = SimulatedFiles()
     log = open_new(files, settings)
     put(log, *range(batches), leader_epoch=leader_epoch)

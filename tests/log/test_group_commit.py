@@ -97,7 +97,7 @@ def test_a_flush_syncs_what_changed_and_nothing_twice() -> None:
     assert files.operations.counts["sync_folder"] == before["sync_folder"]
 
 
-def test_the_epochs_are_saved_before_what_they_tell_of_counts_as_durable() -> None:
+def test_the_epochs_are_saved_before_their_records_count_as_durable() -> None:
     files = durable_folder()
     log = open_new(files, ROOMY)
     put(log, 0, leader_epoch=1)
@@ -150,7 +150,7 @@ def test_by_default_no_flush_is_ever_due() -> None:
 
 
 @pytest.mark.parametrize("ending", [".log", ".index", ".timeindex", f"{LEADER_EPOCH_FILE}.tmp"])
-def test_a_sync_that_fails_takes_the_log_offline_for_good(ending: str) -> None:
+def test_a_sync_that_fails_takes_the_log_offline_permanently(ending: str) -> None:
     files = durable_folder()
     log = open_new(files)
     put(log, *range(3))
@@ -173,7 +173,7 @@ def test_a_folder_that_cannot_be_synced_takes_the_log_offline() -> None:
         log.flush()
 
 
-def test_a_disk_too_full_for_the_epochs_rejects_the_flush_and_no_more() -> None:
+def test_a_disk_too_full_for_the_epochs_rejects_only_the_flush() -> None:
     files = durable_folder()
     log = open_new(files, ROOMY)
     put(log, 0)
@@ -270,7 +270,7 @@ def test_flushes_beyond_a_bound_wait_for_their_turn_and_hold_no_files() -> None:
     assert all(log.flushed_offset == 2 for log in logs)
 
 
-def test_a_folder_that_cannot_be_opened_for_want_of_descriptors_does_not_take_the_log_offline() -> None:
+def test_a_folder_that_cannot_be_opened_without_descriptors_does_not_take_the_log_offline() -> None:
     files, workers = durable_folder(), ManualWorkers()
     log, commit = open_new(files, ROOMY), GroupCommit(workers)
     put(log, 0)
@@ -314,7 +314,7 @@ def test_a_disk_too_full_to_prepare_a_flush_is_reported_and_the_log_stays_online
     assert waiting(commit, log, 2)[0].answers == [None]
 
 
-def test_workers_that_take_no_more_work_lose_nothing() -> None:
+def test_workers_that_accept_no_further_work_lose_nothing() -> None:
     files = durable_folder()
     log = open_new(files)
     put(log, 0)
@@ -451,7 +451,7 @@ def prompt_commit(turn: Turn, workers: ManualWorkers) -> tuple[GroupCommit, Inli
     prompt = InlineSync(InlineWorkers(), lambda call: turn.later.append(call))
     for _ in range(FAST_IN_A_ROW):
         prompt.took(FAST_MS / 2)
-        prompt.served(1)
+        prompt.served(1, FEW_BYTES)
     return GroupCommit(workers, prompt), prompt
 
 
@@ -483,9 +483,24 @@ def test_a_slow_sync_sends_the_next_ones_to_the_threads() -> None:
     log = open_new(durable_folder(), ROOMY)
     commit, prompt = prompt_commit(turn, workers)
     prompt.took(FAST_MS)
+    prompt.served(1, FEW_BYTES)
     put(log, 0)
     waiting(commit, log, 2)
     assert (workers.waiting, turn.later) == (1, [])
+
+
+def test_a_long_sync_of_many_bytes_says_nothing_about_one_of_few() -> None:
+    turn, workers = Turn(), ManualWorkers()
+    log = open_new(durable_folder(), ROOMY)
+    commit, prompt = prompt_commit(turn, workers)
+    while log.unflushed_bytes <= FEW_BYTES:
+        put(log, *range(100))
+    waiting(commit, log, log.log_end_offset)
+    prompt.took(10 * FAST_MS)
+    workers.run_all()
+    put(log, 0)
+    waiting(commit, log, log.log_end_offset)
+    assert (workers.waiting, len(turn.later)) == (0, 1)
 
 
 def test_after_a_sync_for_several_the_next_ones_go_to_the_threads_until_some_were_for_one() -> None:
@@ -516,7 +531,7 @@ def test_much_is_synced_on_a_thread() -> None:
     assert (workers.waiting, turn.later) == (1, [])
 
 
-def test_a_log_cut_before_the_turn_ends_tells_its_waiter() -> None:
+def test_a_log_truncated_before_the_turn_ends_fails_its_waiter() -> None:
     turn = Turn()
     log = open_new(durable_folder(), ROOMY)
     commit, _ = prompt_commit(turn, ManualWorkers())

@@ -131,7 +131,7 @@ def test_truncation_forgets_markers_at_or_behind_the_end(
     index.close()
 
 
-def test_cleared_to_be_written_again(tmp_path: Path) -> None:
+def test_a_cleared_index_can_be_written_again(tmp_path: Path) -> None:
     index = index_in(tmp_path, FIRST, SECOND)
     index.clear()
     assert content(index) == b""

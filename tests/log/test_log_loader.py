@@ -39,7 +39,7 @@ ALL = [0, 2, 4, 6, 8, 10, 12]
 
 
 def killed(settings: LogSettings = TINY, *, batches: int = 7) -> SimulatedFiles:
-    """A folder with a log of so many batches whose process ended in the middle of its work."""
+    """A folder with a log of this many batches whose process was killed."""
     files = SimulatedFiles()
     put(open_new(files, settings), *range(batches))
     files.kill()
@@ -207,7 +207,9 @@ def test_deleted_files_left_at_a_clean_stop_are_removed_at_the_next_start() -> N
     assert files.exists(f"{FOLDER}/{MANIFEST_NAME}"), "and then there is nothing to look for any more"
 
 
-def test_an_active_segment_damaged_after_a_clean_stop_is_cut_and_said_to_be(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_active_segment_damaged_after_a_clean_stop_is_truncated_and_reported(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     files = stopped()
     append_raw(files, 12, b"nonsense")
     with caplog.at_level(logging.WARNING):
@@ -218,7 +220,7 @@ def test_an_active_segment_damaged_after_a_clean_stop_is_cut_and_said_to_be(capl
     assert base_offsets(opened.log) == ALL
 
 
-def test_an_active_segment_cut_off_after_a_clean_stop_is_said_to_be() -> None:
+def test_an_active_segment_truncated_after_a_clean_stop_is_reported() -> None:
     for length in (0, BATCH):
         files = stopped(ROOMY, batches=3)
         data = content_of(files, path_of(0))
@@ -433,7 +435,7 @@ def test_epochs_that_were_never_saved_begin_where_their_batches_do(flushed_after
             log.flush()
         put(log, number, leader_epoch=epoch)
     files.kill()
-    # The snapshots of later rolls are all there, but nothing in them tells of epochs.
+    # The snapshots of later rolls are all there, but they hold no epochs.
     again = reopen(files, clean=False, recovery_point=log.flushed_offset).log
     assert [tuple(entry) for entry in again.epochs.entries] == EPOCHS
 

@@ -100,7 +100,7 @@ def test_bytes_that_are_durable_already_are_not_written_over() -> None:
     assert not [each for each in files.operations.recent if each.number >= again and each.path.endswith(".cleaned")]
 
 
-def test_a_cut_that_no_sync_confirmed_is_made_again() -> None:
+def test_a_cut_that_no_sync_confirmed_is_repeated() -> None:
     files = durable_folder()
     log = open_new(files, ROOMY)
     put(log, *range(5))

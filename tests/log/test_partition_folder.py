@@ -108,7 +108,7 @@ def test_a_compacted_segment_needs_no_index_of_aborts() -> None:
     assert not files.exists(path_of(0, ".txnindex"))
 
 
-def test_the_index_of_the_segment_before_compaction_is_not_taken_for_the_new_one() -> None:
+def test_the_index_of_the_segment_before_compaction_is_not_used_for_the_new_one() -> None:
     files = stopped()
     write_cleaned(files, 0, 1)
     stem = path_of(0, "")
@@ -143,7 +143,7 @@ def test_a_compaction_counts_wholly_or_not_at_all_wherever_the_power_goes() -> N
     assert seen == {7, 5}
 
 
-def test_a_log_goes_on_after_a_swap_was_finished_for_it() -> None:
+def test_a_log_accepts_appends_after_its_swap_was_completed() -> None:
     files = stopped()
     write_cleaned(files, 4, 2)
     begin_swap(files, FOLDER, 4)

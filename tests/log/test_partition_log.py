@@ -559,7 +559,8 @@ class LogMachine(RuleBasedStateMachine):
         if self.shortened:
             return
         found = self.log.aborted_between(0, 10**9)
-        assert [(each.producer_id, each.first_offset, each.last_offset) for each in found] == self.aborted()
+        by_first_offset = sorted(self.aborted(), key=lambda each: each[1])
+        assert [(each.producer_id, each.first_offset, each.last_offset) for each in found] == by_first_offset
         undecided = self.log.producers.first_undecided_offset
         assert undecided == min(self.open_transactions().values(), default=None)
 

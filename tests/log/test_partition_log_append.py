@@ -381,7 +381,7 @@ def test_batches_too_far_apart_for_one_segment_are_split_among_several(clean: bo
     assert all(
         0 <= entry.key < 2**31 for index in range(log.segment_count) for entry in log.segment_at(index).index.entries()
     )
-    assert append(log, batch_of(9)) == (3 * far + 2, 3 * far + 3), "and the log goes on"
+    assert append(log, batch_of(9)) == (3 * far + 2, 3 * far + 3), "and the log continues"
     if clean:
         log.close()
     else:
@@ -403,7 +403,7 @@ def test_an_index_leaves_out_what_its_entries_cannot_hold() -> None:
     assert segment.next_offset == 2**40 + 1
 
 
-def test_a_file_that_cannot_be_opened_for_want_of_descriptors_does_not_take_the_log_offline(
+def test_a_file_that_cannot_be_opened_without_descriptors_does_not_take_the_log_offline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def exhausted(path: str, **_: bool) -> None:
@@ -524,7 +524,7 @@ def test_a_full_disk_in_the_middle_of_a_roll_leaves_the_log_as_it_was(kind: str,
     assert base_offsets(reopen(files, clean=True).log) == [0, 2, 4, 6, 8]
 
 
-def test_appends_go_on_while_the_disk_has_no_room_for_indexes() -> None:
+def test_appends_succeed_while_the_disk_has_no_room_for_indexes() -> None:
     files = SimulatedFiles()
     log = open_new(files, replace(ROOMY, index_interval_bytes=1))
     for _ in range(30):

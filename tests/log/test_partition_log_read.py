@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from struct import pack
 
 import pytest
 from tests.log.log_stories import (
@@ -39,7 +40,7 @@ def read(log: PartitionLog, offset: int, max_bytes: int = 10**6, upper: int | No
     return [] if region is None else [batch.base_offset for batch in served(region.read())]
 
 
-def test_a_read_stays_within_one_segment_and_the_next_goes_on() -> None:
+def test_a_read_stays_within_one_segment_and_the_next_continues_behind_it() -> None:
     log = open_new(SimulatedFiles())
     put(log, *range(7))
     assert bases(log) == [0, 4, 8, 12]
@@ -275,6 +276,54 @@ def test_readers_of_committed_records_learn_what_was_aborted() -> None:
         (5, 7): [(2, 2)],
         (10, 11): [],
     }
+
+
+def test_aborted_transactions_are_listed_by_first_offset_though_their_markers_come_in_another_order() -> None:
+    log = open_new(SimulatedFiles(), ROOMY)
+    for producer in (1, 2, 3):
+        log.append(batch_of(0, producer=producer, transactional=True), leader_epoch=0, now_ms=NOW_MS)
+    for producer in (3, 1, 2):
+        log.append(marker_of(producer, commit=False), leader_epoch=0, now_ms=NOW_MS, from_client=False)
+    assert [each.first_offset for each in log.aborted_between(0, 9)] == [0, 2, 4]
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_aborted_transactions_beyond_the_records_that_are_read_are_left_out(sealed: bool) -> None:
+    log = open_new(SimulatedFiles(), replace(ROOMY, index_interval_bytes=BATCH))
+    for sequence in range(100):
+        log.append(batch_of(sequence, producer=1, transactional=True), leader_epoch=0, now_ms=NOW_MS)
+        log.append(marker_of(1, commit=False), leader_epoch=0, now_ms=NOW_MS, from_client=False)
+    if sealed:
+        log.roll(log.log_end_offset, NOW_MS)
+        put(log, 1)
+    offset = 0
+    while offset < 300:
+        region = log.read(offset, 5 * BATCH)
+        assert region is not None
+        headers = scan(region.read()).headers
+        listed = [each.first_offset for each in log.aborted_between(offset, 300, region)]
+        wanted = [header.base_offset for header in headers if not header.is_control]
+        assert [first for first in listed if first >= headers[0].base_offset][: len(wanted)] == wanted
+        assert len(listed) <= len(wanted) + 3
+        offset = headers[-1].next_offset
+    assert len(log.aborted_between(0, 300)) == 100
+
+
+def test_a_damaged_index_hides_no_aborted_transaction() -> None:
+    log = open_new(SimulatedFiles(), replace(ROOMY, index_interval_bytes=BATCH))
+    for sequence in range(20):
+        log.append(batch_of(sequence, producer=1, transactional=True), leader_epoch=0, now_ms=NOW_MS)
+        log.append(marker_of(1, commit=False), leader_epoch=0, now_ms=NOW_MS, from_client=False)
+    log.roll(log.log_end_offset, NOW_MS)
+    region = log.read(0, 5 * BATCH)
+    assert region is not None
+    index = log.segment_at(0).index
+    keys = [entry.key for entry in index.entries()]
+    index.file.write_at(0, b"".join(pack(">ii", 1, entry.value) for entry in index.entries()))
+    assert keys[-1] > 1
+    wanted = [header.base_offset for header in scan(region.read()).headers if not header.is_control]
+    listed = [each.first_offset for each in log.aborted_between(0, 60, region)]
+    assert listed[: len(wanted)] == wanted
 
 
 def test_markers_are_served_with_the_rest() -> None:

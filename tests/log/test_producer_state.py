@@ -227,7 +227,7 @@ def test_a_committed_transaction_is_unstable_until_its_marker_is_replicated() ->
     assert log.states.first_unstable_offset is None
 
 
-def test_an_abort_tells_where_the_oldest_open_transaction_begins() -> None:
+def test_an_abort_shows_where_the_oldest_open_transaction_begins() -> None:
     log = Log()
     log.write(1, 0)
     log.write(2, 0)
@@ -237,7 +237,7 @@ def test_an_abort_tells_where_the_oldest_open_transaction_begins() -> None:
     assert log.mark(3, ABORT) == CompletedTransaction(3, 2, 5, is_aborted=True, last_stable_offset=6)
 
 
-def test_sequences_go_on_across_transactions() -> None:
+def test_sequences_continue_across_transactions() -> None:
     log = Log()
     log.write(1, 0, 3)
     log.mark(1, COMMIT)
@@ -283,7 +283,7 @@ def test_plain_records_do_not_slip_into_an_open_transaction() -> None:
     assert log.send(1) == NEW
 
 
-def test_a_control_batch_that_compaction_emptied_tells_nothing() -> None:
+def test_a_control_batch_that_compaction_emptied_is_ignored() -> None:
     log = Log()
     log.write(1, 0)
     control = Batch(1, 9, -1, is_transactional=True, is_control=True)

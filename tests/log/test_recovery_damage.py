@@ -261,7 +261,7 @@ def test_what_a_reader_finds_is_known_to_the_next_start(caplog: pytest.LogCaptur
     with pytest.raises(DamagedLog):
         log.read(2, 100)
     assert caplog.text.count("to be repaired from another replica") == 1
-    assert log.read(4, 100) is not None, "the others go on"
+    assert log.read(4, 100) is not None, "the others continue"
     put(log, 9, leader_epoch=9)
     log.close()
     log = reopen(files, TINY, clean=True).log
@@ -281,7 +281,7 @@ def test_an_epoch_that_another_leader_wrote_in_is_damage_to_a_reader() -> None:
         log.read(2, 100)
 
 
-def test_damage_that_retention_took_away_is_none_any_more() -> None:
+def test_damage_that_retention_deleted_is_no_longer_reported() -> None:
     files, log = rotten()
     with pytest.raises(DamagedLog):
         log.read(2, 100)

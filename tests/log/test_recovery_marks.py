@@ -221,7 +221,7 @@ def test_a_segment_is_walked_whole_if_index_or_snapshot_are_not_as_they_were(
 
 
 @pytest.mark.parametrize("kind", [".index", ".timeindex"])
-def test_index_entries_behind_the_mark_are_made_again_whatever_they_say(kind: str) -> None:
+def test_index_entries_behind_the_mark_are_rebuilt_whatever_they_say(kind: str) -> None:
     files = killed()
     sound = decode_mark(decode_snapshot(content_of(files, snapshot_path(MARKED))).mark)
     assert sound is not None
@@ -507,7 +507,7 @@ def test_a_stop_while_a_mark_is_written_leaves_only_the_one_of_the_stop() -> Non
     assert reopen(files, SETTINGS, clean=True).log.found_closed_at == END, "the folder is as the stop left it"
 
 
-def test_a_full_disk_costs_the_mark_and_no_more() -> None:
+def test_a_full_disk_loses_only_the_mark() -> None:
     files, log = story()
     files.operations.fail("write", errno.ENOSPC, path_ending=".tmp")
     flush_with_mark(log)

@@ -131,7 +131,7 @@ def require_same(point: CrashPoint, run: Run) -> bool:
     # A stop adds an entry for the newest time.
     assert {*whole.log.active.time_index.entries()} <= {*opened.log.active.time_index.entries()}, str(point)
     assert whole.walked_bytes >= opened.walked_bytes
-    # It goes on alike, and is found alike by the next start.
+    # It continues alike, and is found alike by the next start.
     for log in (opened.log, whole.log):
         log.append(batch_of(900), leader_epoch=9, now_ms=NOW_MS)
         log.flush()

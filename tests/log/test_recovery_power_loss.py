@@ -98,7 +98,7 @@ def check(point: CrashPoint, story: Story, recovery_point: int) -> None:
     timelines = [[e for e in line if e[0] >= log.log_start_offset] for line in (story.written, story.before)]
     assert any(found == line[: len(found)] for line in timelines), f"{point}: not a prefix of what was written"
     assert log.log_start_offset <= max(story.start, story.synced), str(point)
-    # It goes on from there, and is found again after a clean stop.
+    # It continues from there, and is found again after a clean stop.
     story_end = log.log_end_offset
     log.append(batch_of(99), leader_epoch=7, now_ms=NOW)
     log.close()

@@ -171,7 +171,7 @@ def test_after_a_crash_snapshots_that_belong_to_no_segment_go() -> None:
 # --- replay
 
 
-def test_replay_tells_what_the_batches_tell() -> None:
+def test_replay_returns_what_the_batches_hold() -> None:
     log = open_new(SimulatedFiles(), ROOMY)
     put(log, 0, leader_epoch=0)
     produce(log, *range(3), producer=5)

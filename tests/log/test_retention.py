@@ -246,7 +246,7 @@ def test_segments_whose_time_is_over_are_renamed_and_the_log_starts_behind_them(
     assert not any(name.endswith(DELETED) for name in files.list_folder(FOLDER))
 
 
-def test_when_all_of_a_log_is_too_old_it_goes_on_empty_from_the_same_offset() -> None:
+def test_a_log_whose_records_all_expired_continues_empty_at_the_same_offset() -> None:
     files = SimulatedFiles()
     log = seven(files, replace(TINY, retention_ms=100))
     log.advance_high_watermark(14)

@@ -327,7 +327,7 @@ def test_a_reader_that_finds_damage_does_not_move_the_end_of_the_log() -> None:
     assert offsets_of(segment.read(24, 10**6)) == [24]
 
 
-def test_damage_that_hides_where_the_segment_ends_is_never_taken_for_its_end() -> None:
+def test_damage_that_hides_the_end_of_the_segment_is_reported() -> None:
     files = cold(12, interval=500)
     files.corrupt(path(), 3 * BATCH + 16)
     files.remove(path(0, ".index"))

@@ -98,7 +98,7 @@ def test_control_batches_are_left_alone(target: Codec) -> None:
 
 
 @pytest.mark.parametrize(("codec", "low", "high"), [(Codec.GZIP, 1, 9), (Codec.LZ4, 1, 12), (Codec.ZSTD, 1, 19)])
-def test_a_level_is_heeded(codec: Codec, low: int, high: int) -> None:
+def test_a_compression_level_is_applied(codec: Codec, low: int, high: int) -> None:
     words = b" ".join(b"%d %d" % (number, number * number % 977) for number in range(4000))
     batch = encode_batch([(NOW_MS, b"k", words, ())])
     sizes = [len(recompressed(storing(codec, level), batch, scan(batch))[0]) for level in (low, high)]

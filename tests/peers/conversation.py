@@ -52,8 +52,13 @@ class Conversation:
         self._errors.seek(0)
         return self._errors.read().decode(errors="replace")[-_TAIL_CHARACTERS:]
 
+    def kill(self) -> None:
+        """End it by SIGKILL, in the middle of whatever it does; `close` is still needed."""
+        self._process.kill()
+        self._process.wait()
+
     def close(self) -> None:
-        """End it: politely, then for good."""
+        """End it: by its input first, then by a signal."""
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 try:

@@ -47,7 +47,7 @@ def compiled(java: Found, jars: Found, sources: tuple[str, ...]) -> Path:
         try:
             fresh.rename(done)
         except OSError:
-            # Somebody else was quicker.
+            # Another process was faster.
             if not done.exists():
                 raise
     finally:

@@ -35,7 +35,7 @@ class Jdk:
         install_from_debian(self.debian_package, CACHE / "java" / "install.log", budget)
         self.__dict__.pop("_known", None)
         if self._known is None:
-            raise NotAvailable(f"{self.debian_package} is no JDK of version {self.oldest} or newer")
+            raise NotAvailable(f"{self.debian_package} is not a JDK of version {self.oldest} or newer")
 
     @cached_property
     def _known(self) -> tuple[str, Path] | None:

@@ -149,11 +149,32 @@ PEERS = Peers(
         Peer("openssl", "an authority and its certificates", DebianProgram("openssl", "openssl", "version")),
         Peer("zsh", "the completion of our command", DebianProgram("zsh", "zsh", "--version")),
         Peer("fish", "the completion of our command", DebianProgram("fish", "fish", "--version")),
-        Peer("chromium", "the page of a run", DebianProgram("chromium", "chromium", "--version")),
+        Peer("axe-core", "the accessibility of the console", NpmPackages("axe-core", "4.14.0", ("axe-core@4.14.0",))),
+        Peer("chromium", "the page of a run, and the console", DebianProgram("chromium", "chromium", "--version")),
         Peer(
             "java-clients-4.3",
             "the newest producer, consumer, admin client and command line tools of Apache Kafka",
             Jars("java-clients-4.3", "4.3.0", ("org.apache.kafka:kafka-tools:4.3.0",)),
+            needs=("java",),
+        ),
+        Peer(
+            "kafka-streams-4.3",
+            "exactly-once processing by Kafka Streams",
+            Jars("kafka-streams-4.3", "4.3.0", ("org.apache.kafka:kafka-streams:4.3.0",)),
+            needs=("java",),
+        ),
+        Peer(
+            "kafka-connect-4.3",
+            "exactly-once sources of Kafka Connect",
+            Jars(
+                "kafka-connect-4.3",
+                "4.3.0",
+                (
+                    "org.apache.kafka:connect-runtime:4.3.0",
+                    "org.apache.kafka:connect-file:4.3.0",
+                    "org.slf4j:slf4j-simple:1.7.36",
+                ),
+            ),
             needs=("java",),
         ),
         Peer(

@@ -113,7 +113,7 @@ def test_a_machine_without_maven_or_debian_says_what_to_install(tmp_path: Path, 
         jars_in(tmp_path).install(Budget(60))
 
 
-def test_a_peer_without_the_peer_that_it_needs_is_not_to_be_had(tmp_path: Path, bin_folder: Path) -> None:
+def test_a_peer_without_the_peer_that_it_needs_is_not_available(tmp_path: Path, bin_folder: Path) -> None:
     program(bin_folder, "mvn", "sys.exit(1)")
     table = [Peer("thing", "", jars_in(tmp_path)), Peer("other", "", jars_in(tmp_path), needs=("thing",))]
     peers = Peers(table, outcome=tmp_path / "outcome.json")
@@ -278,3 +278,14 @@ def test_continuous_integration_demands_every_peer() -> None:
     lines = (Path(__file__).parents[2] / ".ci" / "run").read_text().splitlines()
     assigned = [line.partition("=")[2] for line in lines if line.startswith("peers")]
     assert sorted("".join(assigned).split(",")) == sorted(PEERS.table)
+
+
+def test_what_continuous_integration_leaves_out_is_there() -> None:
+    here = Path(__file__).parent
+    words = (
+        (here.parents[1] / ".ci" / "run").read_text().replace("\\\n", " ").split("for story in ")[1].partition(";")[0]
+    )
+    assert words.split()
+    for story in words.split():
+        file, _, function = story.partition("::")
+        assert f"def {function}" in (here / file).read_text()

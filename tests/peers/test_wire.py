@@ -76,7 +76,7 @@ def oracle(request: pytest.FixtureRequest, oracle_of: OracleOf) -> Kafka:
     return oracle_of(request.param)
 
 
-def test_it_knows_as_many_of_our_messages_as_ever(oracle: Kafka) -> None:
+def test_kafka_has_as_many_of_our_messages_as_before(oracle: Kafka) -> None:
     assert len(oracle.cases) >= COMPARED[oracle.name], f"of {len(ALL_CASES)} messages"
 
 
@@ -151,7 +151,7 @@ def test_it_reads_our_response_headers_and_finds_the_body(oracle: Kafka) -> None
 
 
 @pytest.mark.parametrize("message", [ConsumerProtocolSubscription, ConsumerProtocolAssignment])
-def test_it_agrees_on_what_consumers_tell_each_other(oracle: Kafka, message: type[Message]) -> None:
+def test_it_agrees_on_the_consumer_protocol(oracle: Kafka, message: type[Message]) -> None:
     versions = message.SCHEMA.versions
     for version in range(versions.lowest, versions.highest + 1):
         about = {"class": message.__name__, "version": version}

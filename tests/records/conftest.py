@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
+from tests.demands import lacking
 
 from penstock.records import arrow, batch, python_kernel
 
@@ -15,13 +16,17 @@ try:
 except ImportError:
     compiled = None
 
-not_built = pytest.mark.skipif(compiled is None, reason="the compiled kernel is not built here")
+
+def the_compiled_kernel() -> ModuleType:
+    if compiled is None:
+        lacking("kernel", "the compiled kernel is not built here")
+    return compiled
 
 
-@pytest.fixture(scope="module", params=[pytest.param("compiled", marks=not_built), "python"])
+@pytest.fixture(scope="module", params=["compiled", "python"])
 def loops(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
     """A kernel, which `penstock.records.batch` and `.arrow` use while the test runs."""
-    chosen = compiled if request.param == "compiled" and compiled is not None else python_kernel
+    chosen = the_compiled_kernel() if request.param == "compiled" else python_kernel
     with pytest.MonkeyPatch.context() as patch:
         for user in (batch, arrow):
             for name in python_kernel.__all__:
@@ -33,6 +38,4 @@ def loops(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
 @pytest.fixture(scope="module")
 def kernel() -> ModuleType:
     """The compiled kernel, to be compared with the Python one."""
-    if compiled is None:
-        pytest.skip("the compiled kernel is not built here")
-    return compiled
+    return the_compiled_kernel()

@@ -156,7 +156,7 @@ def test_append_time_and_finer_units_reach_the_timestamp_column(loops: ModuleTyp
     assert table.column("timestamp").cast(pyarrow.int64()).to_pylist() == [1_001_000, 1_001_000]
 
 
-# --- which rows, and where to go on ----------------------------------------------------------------------------
+# --- which rows, and where to continue ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("codec", list(Codec))

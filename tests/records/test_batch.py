@@ -266,7 +266,7 @@ def test_no_batch_at_the_end_of_the_buffer_is_corrupt() -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1, 3, 255])
-def test_another_magic_is_not_taken_for_a_batch(magic: int) -> None:
+def test_bytes_with_another_magic_are_not_a_batch(magic: int) -> None:
     batch = encode_batch(RECORDS)
     batch[16] = magic
     with pytest.raises(CorruptBatch, match=r"magic -?[0-9]+ is not 2"):
@@ -302,7 +302,7 @@ def test_a_count_of_two_billion_takes_no_memory(codec: Codec) -> None:
     [
         b"\xfe\xff\xff\xff\x0f\x01\x00",  # a key of 2**31 - 1 bytes
         b"\x01\xfe\xff\xff\xff\x0f\x00",  # such a value
-        b"\x01\x01\xfe\xff\xff\xff\x0f",  # so many headers
+        b"\x01\x01\xfe\xff\xff\xff\x0f",  # more headers than bytes
         b"\x01\x01\x02\xfe\xff\xff\xff\x0f\x01",  # a header's key
         b"\x01\x01\x02\x00\xfe\xff\xff\xff\x0f",  # a header's value
         b"\x01\x01" + b"\xff" * 9 + b"\x01",  # a count of -2**63 headers

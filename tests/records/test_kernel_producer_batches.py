@@ -120,6 +120,7 @@ def test_a_batch_that_was_built_takes_nothing_more_and_may_be_built_again(loops:
 def test_a_batch_on_its_way_is_not_rewritten_by_a_retry_and_one_that_was_resized_is_not_built(
     loops: ModuleType,
 ) -> None:
+    """The class of CVE-2026-35554: bytes that are being sent change."""
     builder = loops.BatchBuilder(1000)
     builder.append(5, b"k", b"v")
     under_way = builder.build(producer_id=1)
@@ -446,6 +447,7 @@ def test_callbacks_are_kept_in_the_order_of_the_records_and_taken_once(loops: Mo
     assert bare.builder.count == 0
 
 
+@pytest.mark.long
 def test_what_threads_add_to_callbacks_is_taken_or_rejected(loops: ModuleType) -> None:
     rounds = [loops.Callbacks(threading.Lock()) for _ in range(200)]
     added: list[list[int]] = [[] for _ in range(3)]

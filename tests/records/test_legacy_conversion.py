@@ -178,7 +178,7 @@ def test_a_message_cut_at_the_end_goes_up_only_if_cuts_are_allowed() -> None:
         upconvert(cut, limit=LIMIT)
 
 
-def test_a_bomb_does_not_go_up() -> None:
+def test_a_decompression_bomb_is_not_converted() -> None:
     bomb = encode_message_set([LegacyMessage(0, 5, CREATE_TIME, None, bytes(8 << 20))], 1, codec=Codec.LZ4)
     with pytest.raises(TooLarge):
         upconvert(bomb, limit=LIMIT)

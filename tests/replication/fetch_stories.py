@@ -60,7 +60,7 @@ class Copy:
         self.leader_epoch = -1
         self.epoch_start = 0
         self.isr: set[int] = set()
-        self.ends: dict[int, int] = {}  # of followers' logs, as they told in this epoch
+        self.ends: dict[int, int] = {}  # of followers' logs, as they reported in this epoch
         self.starts: dict[int, int] = {}
         self.cuts: list[int] = []
         self.restarts: list[int] = []
@@ -68,7 +68,7 @@ class Copy:
         self.falsify: Callable[[FetchPartition, PartitionData], object] = lambda wanted, data: None
         self.before_append: Callable[[], object] = lambda: None
         self.after_followed: Callable[[], object] = lambda: None
-        self.refusals: list[ErrorCode] = []  # the next answers
+        self.rejections: list[ErrorCode] = []  # the next answers
         self.moved: Callable[[], None] = lambda: None
         self.syncs_at_once = True
 
@@ -152,8 +152,8 @@ class Copy:
         return data
 
     def _refusal(self, wanted: FetchPartition) -> ErrorCode:
-        if self.refusals:
-            return self.refusals.pop(0)
+        if self.rejections:
+            return self.rejections.pop(0)
         if wanted.current_leader_epoch > self.leader_epoch:
             return ErrorCode.UNKNOWN_LEADER_EPOCH
         if wanted.current_leader_epoch < self.leader_epoch:
@@ -166,7 +166,7 @@ class _Session:
         self.id = number
         self.epoch = 1
         self.asked: dict[SessionKey, FetchPartition] = {}
-        self.told: dict[SessionKey, tuple[int, int]] = {}
+        self.reported: dict[SessionKey, tuple[int, int]] = {}
 
 
 class Server:
@@ -227,7 +227,7 @@ class Server:
         for forgotten in request.forgotten_topics_data:
             for index in forgotten.partitions:
                 session.asked.pop((forgotten.topic_id, index), None)
-                session.told.pop((forgotten.topic_id, index), None)
+                session.reported.pop((forgotten.topic_id, index), None)
         return await self._wait(request, session, is_full=is_full)
 
     async def _wait(self, request: FetchRequest, session: _Session, *, is_full: bool) -> FetchResponse | None:
@@ -255,11 +255,11 @@ class Server:
                 data = PartitionData(partition_index=key[1], error_code=ErrorCode.UNKNOWN_TOPIC_ID)
             else:
                 data = copy.answer(wanted, replica)
-            told = (data.high_watermark, data.log_start_offset)
+            reported = (data.high_watermark, data.log_start_offset)
             is_news = data.error_code or data.records or data.diverging_epoch.epoch >= 0
-            if is_full or is_news or session.told.get(key) != told:
+            if is_full or is_news or session.reported.get(key) != reported:
                 rows.append((key[0], data))
-                session.told[key] = told
+                session.reported[key] = reported
         return rows
 
 

@@ -164,7 +164,7 @@ class Host:
         if error == ErrorCode.NONE:
             epoch = LEDGER[self.id] if broker_epoch is None else broker_epoch
             error, parted = theirs.fetched_by(
-                self.id, epoch, position, leader.replicas.brokers, leader.clock.monotonic_ms()
+                self.id, epoch, position, leader.replicas.online(theirs), leader.clock.monotonic_ms()
             )
         records = b""
         if error == ErrorCode.NONE and parted is None:

@@ -80,7 +80,7 @@ def test_longer_epoch_and_an_unknown_epoch_diverge() -> None:
     assert (unknown.epoch, unknown.end_offset) == (1, 7)
 
 
-def test_follower_of_what_was_deleted_begins_anew_where_the_leader_begins() -> None:
+def test_follower_of_deleted_records_starts_again_where_the_leader_starts() -> None:
     behind = answer(ErrorCode.OFFSET_OUT_OF_RANGE, watermark=90, start=50)
     assert next_step(behind, 10, LeaderEpochs([(1, 0)])) == TruncateFully(50)
 

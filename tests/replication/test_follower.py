@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from functools import partial
 from typing import Any
@@ -14,7 +15,7 @@ from penstock.log.settings import LogSettings
 from penstock.log.truncation import truncate_to
 from penstock.replication.follower import FetcherSettings, Pause
 from penstock.wire.protocol import ErrorCode
-from penstock.wire.schemas.fetch import EpochEndOffset, FetchPartition, PartitionData
+from penstock.wire.schemas.fetch import EpochEndOffset, FetchPartition, FetchRequest, FetchResponse, PartitionData
 
 
 class Pair:
@@ -86,7 +87,7 @@ def test_topic_that_does_not_sync_before_ack_is_acknowledged_at_once() -> None:
     pair.room.close()
 
 
-def test_what_a_former_leader_had_not_synced_is_synced_before_it_asks_from_its_end() -> None:
+def test_what_a_previous_leader_had_not_synced_is_synced_before_it_fetches_from_its_end() -> None:
     pair = Pair(sync_ms=20)
     pair.leader.put(0)
     pair.follower.log.append_as_follower(content(pair.leader.log), now_ms=NOW_MS)
@@ -124,7 +125,7 @@ def test_request_names_only_what_changed() -> None:
     pair.room.close()
 
 
-def test_log_start_that_moved_is_taken_over_and_the_leader_is_told() -> None:
+def test_log_start_that_moved_is_adopted_and_reported_to_the_leader() -> None:
     pair = Pair()
     pair.leader.put(*range(4))
     pair.follow()
@@ -192,7 +193,7 @@ def test_when_a_slow_sync_is_done_the_leader_hears_of_it_at_once() -> None:
     pair.room.close()
 
 
-def test_leader_that_does_not_release_what_was_overtaken_costs_no_more_than_another_sync() -> None:
+def test_leader_that_does_not_release_an_overtaken_fetch_costs_at_most_another_sync() -> None:
     pair = Pair()
     pair.one.server.releases_overtaken = False
     leader, follower = pair.beside()
@@ -208,7 +209,7 @@ def test_leader_that_does_not_release_what_was_overtaken_costs_no_more_than_anot
     pair.room.close()
 
 
-def test_who_is_followed_anew_is_asked_for_at_once_though_a_request_waits() -> None:
+def test_a_newly_followed_partition_is_fetched_at_once_though_a_request_waits() -> None:
     pair = Pair()
     pair.follow()
     pair.room.pass_time(100)
@@ -265,7 +266,7 @@ def test_answer_of_the_old_epoch_is_not_applied_in_the_new_one() -> None:
 
 
 def test_answer_is_not_applied_once_the_partition_itself_is_in_another_epoch() -> None:
-    """The partition changes first, and the fetchers are told after."""
+    """The partition changes first, then the fetchers learn of it."""
     pair = Pair()
     pair.room.delay_s = 0.01
     pair.leader.put(0)
@@ -312,10 +313,10 @@ def test_leader_that_does_not_know_of_its_epoch_yet_is_asked_again_after_a_while
 
 @pytest.mark.parametrize("error", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_ID])
 def test_leader_that_has_not_heard_of_a_new_partition_is_asked_again_without_news(error: ErrorCode) -> None:
-    """The follower had the news first, and there will be no more: nobody else would make it ask again."""
+    """The follower had the news first, and there will be no more: nothing else would make it ask again."""
     pair = Pair()
     pair.leader.put(0)
-    pair.leader.refusals += [error] * 3
+    pair.leader.rejections += [error] * 3
     pair.follow()
     pair.room.pass_time(10)
     assert pair.two.fetchers.pauses() == {("t", 0): Pause.METADATA}
@@ -337,7 +338,7 @@ def test_who_is_fenced_waits_for_news() -> None:
     pair.room.close()
 
 
-def test_who_has_no_leader_or_leads_itself_follows_nobody() -> None:
+def test_a_replica_without_a_leader_or_that_leads_follows_no_broker() -> None:
     pair = Pair()
     pair.follow()
     pair.two.follow(pair.follower, -1, 2)
@@ -358,7 +359,7 @@ def test_kip_101_a_follower_is_cut_by_epoch_and_keeps_what_is_committed_beyond_i
     pair = Pair()
     pair.leader.put(0, 1)
     _copy_all(pair.leader, pair.follower)
-    pair.follower.log.append(batch_of(7), leader_epoch=1, now_ms=NOW_MS)  # it led, and nobody else got this
+    pair.follower.log.append(batch_of(7), leader_epoch=1, now_ms=NOW_MS)  # it led, and no other replica got this
     assert pair.follower.log.high_watermark == 0
     pair.leader.lead(2, {1, 2})
     pair.leader.put(2, 3)
@@ -385,7 +386,7 @@ def test_kip_279_two_fast_failovers_are_unwound_epoch_by_epoch() -> None:
     pair.room.close()
 
 
-def test_kafka_10706_an_epoch_that_wrote_nothing_does_not_wedge_its_former_leader() -> None:
+def test_kafka_10706_an_epoch_that_wrote_nothing_does_not_block_its_previous_leader() -> None:
     pair = Pair()
     pair.leader.put(0)
     _copy_all(pair.leader, pair.follower)
@@ -509,10 +510,10 @@ def test_damaged_bytes_are_never_appended_and_counted(caplog: pytest.LogCaptureF
     assert pair.follower.log.log_end_offset == 0
     assert 3 < pair.two.fetchers.metrics.damaged < 12
     assert pair.two.fetchers.pauses() == {("t", 0): Pause.BACKOFF}
-    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert len(told) == 1
-    assert "t-0" in told[0]
-    assert "offset=0" in told[0]
+    reported = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert len(reported) == 1
+    assert "t-0" in reported[0]
+    assert "offset=0" in reported[0]
     pair.leader.tamper = bytes
     pair.until_same(within_ms=QUICK.backoff_max_ms + 5)
     pair.room.close()
@@ -560,7 +561,7 @@ def test_leader_that_cuts_off_batches_is_asked_for_more() -> None:
 # --- disks
 
 
-def test_log_whose_disk_failed_is_left_out_and_told_of_and_the_others_go_on() -> None:
+def test_log_whose_disk_failed_is_left_out_and_reported_and_the_others_continue() -> None:
     pair = Pair()
     leader, follower = pair.beside()
     pair.follow()
@@ -615,7 +616,7 @@ def test_lost_link_is_opened_again_with_a_new_session() -> None:
     pair.room.close()
 
 
-def test_news_of_a_leader_that_was_out_of_reach_is_acted_upon_at_once() -> None:
+def test_change_of_an_unreachable_leader_takes_effect_at_once() -> None:
     pair = Pair(settings=FetcherSettings(backoff_ms=5000, backoff_max_ms=5000))
     pair.leader.put(0)
     pair.room.cut_off.add(1)
@@ -628,7 +629,30 @@ def test_news_of_a_leader_that_was_out_of_reach_is_acted_upon_at_once() -> None:
     pair.room.close()
 
 
-def test_leader_that_nobody_knows_is_tried_until_it_is_known_or_not_followed_any_more() -> None:
+def test_leader_that_registered_again_is_asked_again_although_a_response_is_pending() -> None:
+    """A machine that loses power does not close its connections; without news the timeout of a fetch is waited for."""
+    pair = Pair()
+    pair.leader.put(0)
+    pair.follow()
+    pair.until_same()
+    server, serve = pair.one.server, pair.one.server.serve
+
+    async def silent(request: FetchRequest) -> FetchResponse | None:
+        await asyncio.Event().wait()
+        return None
+
+    server.serve = silent  # type: ignore[method-assign]
+    pair.room.pass_time(QUICK.max_wait_ms + 100)
+    server.serve = serve  # type: ignore[method-assign]
+    pair.leader.put(1)
+    pair.room.pass_time(100)
+    assert not pair.is_same()
+    pair.two.fetchers.reconnect([1, 99])
+    pair.until_same(within_ms=QUICK.backoff_max_ms + 5)
+    pair.room.close()
+
+
+def test_unknown_leader_is_tried_until_it_is_known_or_no_longer_followed() -> None:
     pair = Pair()
     pair.two.follow(pair.follower, 99, 1)
     pair.room.pass_time(1000)
@@ -639,7 +663,7 @@ def test_leader_that_nobody_knows_is_tried_until_it_is_known_or_not_followed_any
     pair.room.close()
 
 
-def test_leader_that_forgot_the_session_is_told_everything_at_once() -> None:
+def test_leader_that_forgot_the_session_gets_a_full_fetch_at_once() -> None:
     pair = Pair()
     leader, follower = pair.beside()
     pair.follow()
@@ -684,7 +708,7 @@ def test_restarted_leader_is_followed_in_its_next_epoch() -> None:
     pair.room.close()
 
 
-def test_replica_and_its_life_are_named_in_every_request() -> None:
+def test_replica_and_its_broker_epoch_are_named_in_every_request() -> None:
     pair = Pair()
     pair.follow()
     pair.room.pass_time(2000)
@@ -712,7 +736,7 @@ def test_after_close_nothing_is_asked_or_appended() -> None:
         pair.follow()
 
 
-def test_same_story_is_told_the_same_way_every_time() -> None:
+def test_same_scenario_runs_the_same_way_every_time() -> None:
     def story() -> list[object]:
         pair = Pair()
         copies = [pair.beside(f"topic{number}") for number in range(8)]
@@ -731,13 +755,13 @@ def test_same_story_is_told_the_same_way_every_time() -> None:
     assert story() == story()
 
 
-def test_error_in_taking_an_answer_is_told_and_does_not_end_the_following(
+def test_error_in_applying_a_response_is_reported_and_does_not_stop_following(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pair = Pair()
     pair.leader.put(0)
-    told: list[dict[str, Any]] = []
-    monkeypatch.setattr(pair.room.loop, "call_exception_handler", told.append)
+    reported: list[dict[str, Any]] = []
+    monkeypatch.setattr(pair.room.loop, "call_exception_handler", reported.append)
 
     def fail_once() -> None:
         pair.follower.before_append = lambda: None
@@ -746,12 +770,12 @@ def test_error_in_taking_an_answer_is_told_and_does_not_end_the_following(
     pair.follower.before_append = fail_once
     pair.follow()
     pair.until_same(within_ms=100)
-    assert [type(context["exception"]) for context in told] == [ZeroDivisionError]
+    assert [type(context["exception"]) for context in reported] == [ZeroDivisionError]
     pair.room.close()
 
 
 def test_hosts_are_what_the_stories_take_them_for() -> None:
-    """The leader of the stories refuses what a leader refuses: else they would prove nothing."""
+    """The scripted leader rejects what a real leader rejects: otherwise the tests would prove nothing."""
     room = Room()
     host: Host = room.host(1)
     copy = host.open()

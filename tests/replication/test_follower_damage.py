@@ -1,4 +1,4 @@
-"""A follower whose log is damaged: cut when its leader has answered, and copied anew; never before."""
+"""A follower whose log is damaged: cut when its leader has answered, and copied again; never before."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Damaged:
 
 
 @pytest.mark.parametrize("ends_log", [True, False])
-def test_damage_that_the_cluster_knows_of_is_cut_and_copied_anew(ends_log: bool) -> None:
+def test_damage_that_was_reported_is_truncated_and_copied_again(ends_log: bool) -> None:
     story = Damaged(is_reported=True, ends_log=ends_log)
     story.follow()
     story.room.until(lambda: story.follower.log.log_end_offset == 10 and story.follower.log.damage is None)
@@ -49,12 +49,12 @@ def test_damage_that_the_cluster_knows_of_is_cut_and_copied_anew(ends_log: bool)
     story.room.close()
 
 
-def test_leader_that_does_not_know_this_life_yet_proves_nothing() -> None:
+def test_leader_that_does_not_know_this_broker_epoch_yet_proves_nothing() -> None:
     story = Damaged(is_reported=True)
-    story.leader.refusals = [ErrorCode.STALE_BROKER_EPOCH] * 3
+    story.leader.rejections = [ErrorCode.STALE_BROKER_EPOCH] * 3
     size = story.files.size_of(story.follower.log.active.path)
     story.follow()
-    story.room.until(lambda: len(story.leader.refusals) == 1)
+    story.room.until(lambda: len(story.leader.rejections) == 1)
     assert story.follower.log.damage is not None
     assert story.files.size_of(story.follower.log.active.path) == size
     story.room.until(lambda: story.follower.log.log_end_offset == 10 and story.follower.log.damage is None)
@@ -62,7 +62,7 @@ def test_leader_that_does_not_know_this_life_yet_proves_nothing() -> None:
     story.room.close()
 
 
-def test_damage_that_nobody_was_told_of_stays_and_nothing_is_copied_over_it() -> None:
+def test_damage_that_was_not_reported_stays_and_nothing_is_copied_over_it() -> None:
     story = Damaged(is_reported=False)
     path = story.follower.log.active.path
     size = story.files.size_of(path)
@@ -81,7 +81,7 @@ def test_what_a_leader_cannot_read_is_not_copied() -> None:
     story.leader.falsify = lambda wanted, data: setattr(data, "error_code", ErrorCode.CORRUPT_MESSAGE)
     story.follow()
     story.room.pass_time(500)
-    assert story.follower.log.is_cut_short, "a leader that cannot help is no reason to give anything up"
+    assert story.follower.log.is_cut_short, "nothing is given up because a leader cannot help"
     story.leader.falsify = lambda wanted, data: None
     story.room.until(lambda: story.follower.log.damage is None and story.is_same)
     story.room.close()

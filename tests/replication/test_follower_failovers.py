@@ -84,13 +84,13 @@ class Failovers(RuleBasedStateMachine):
         else:
             self.room.hosts[me].follow(copy, self.leader, self.epoch)
 
-    @rule(which=st.integers(0, 2), told=st.sets(BROKER))
-    def elect(self, which: int, told: set[int]) -> None:
-        """Somebody in sync leads from now on; only some know yet."""
+    @rule(which=st.integers(0, 2), reported=st.sets(BROKER))
+    def elect(self, which: int, reported: set[int]) -> None:
+        """An in-sync replica leads from now on; only some brokers know yet."""
         candidates = sorted(self.isr)
         self.leader = candidates[which % len(candidates)]
         self.epoch += 1
-        for me in sorted(told):
+        for me in sorted(reported):
             self.tell(me)
 
     @rule(me=BROKER)
@@ -131,7 +131,7 @@ class Failovers(RuleBasedStateMachine):
 
     @rule(me=BROKER)
     def lose_power(self, me: int) -> None:
-        """It comes back at once, and is in sync no more unless nobody else is."""
+        """It restarts at once, and leaves the ISR unless it is the only member."""
         files = self.room.hosts[me].files
         self.room.kill(me)
         files.crash()
@@ -140,7 +140,7 @@ class Failovers(RuleBasedStateMachine):
         if self.isr != {me}:
             self.isr.discard(me)
         for copy in self.copies.values():
-            copy.ends.pop(me, None)  # nobody's word counts but that of his present life
+            copy.ends.pop(me, None)  # only what it reports in its current broker epoch counts
         if self.leader == me:
             self.elect(0, set())
 
@@ -191,7 +191,7 @@ class Failovers(RuleBasedStateMachine):
                 assert seen.setdefault((header.base_offset, header.leader_epoch), batch) == batch
 
     @invariant()
-    def whoever_is_in_sync_has_all_that_is_committed(self) -> None:
+    def in_sync_replicas_have_all_committed_records(self) -> None:
         for me in self.isr:
             assert content(self.copies[me].log).startswith(self.committed), f"{me} is in sync, and lacks something"
 

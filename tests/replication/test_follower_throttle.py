@@ -17,7 +17,7 @@ def test_second_in_advance_is_free_and_the_rest_is_paid_off_by_time() -> None:
     assert throttle.delay_ms(2000) == 0
 
 
-def test_long_silence_saves_up_no_more_than_a_second() -> None:
+def test_long_idleness_saves_up_at_most_one_second() -> None:
     throttle = Throttle(1000, lambda topic, index: True)
     throttle.add(1, 1_000_000)
     throttle.add(2000, 1_000_000)
@@ -35,7 +35,7 @@ def test_another_rate_counts_from_then_on() -> None:
 
 
 @pytest.mark.parametrize("rate", [0, -5, float("nan")])
-def test_rate_that_lets_nothing_through_is_refused(rate: float) -> None:
+def test_rate_that_lets_nothing_through_is_rejected(rate: float) -> None:
     with pytest.raises(ValueError, match="positive"):
         Throttle(rate, lambda topic, index: True)
     with pytest.raises(ValueError, match="positive"):

@@ -10,10 +10,11 @@ import pytest
 from tests.replication.replica_stories import LEDGER, NOW_MS, Committed, Host, TopicRules, cluster, with_epoch
 
 from penstock.cluster.image import PartitionImage
-from penstock.log.errors import LogError, LogFailed, OutOfOrderSequence
+from penstock.log.errors import InvalidProducerEpoch, LogError, LogFailed, OutOfOrderSequence
 from penstock.log.group_commit import FAST_IN_A_ROW, GroupCommit, InlineSync
 from penstock.log.settings import LogSettings
 from penstock.records import encode_batch
+from penstock.records.batch import EndMarker
 from penstock.replication.errors import (
     CommitTimedOut,
     NotEnoughReplicas,
@@ -97,7 +98,7 @@ def test_epoch_is_noted_when_a_replica_is_added_to_one_that_was_alone() -> None:
     assert host.partition.log.epochs.latest_epoch == 5
 
 
-def test_producer_waiting_for_a_former_leader_gets_not_leader() -> None:
+def test_producer_waiting_for_a_previous_leader_gets_not_leader() -> None:
     leader, *_ = three()
     waiting, reader = leader.append(b"a"), Reader()
     leader.partition.watch(reader)
@@ -111,7 +112,7 @@ def test_producer_waiting_for_a_former_leader_gets_not_leader() -> None:
     assert isinstance(later.answers[0], NotLeaderError)
 
 
-def test_leader_that_goes_on_in_a_new_epoch_keeps_its_producers_waiting() -> None:
+def test_leader_that_continues_in_a_new_epoch_keeps_its_producers_waiting() -> None:
     leader, second, _ = three()
     waiting = leader.append(b"a")
     for host in (leader, second):
@@ -348,7 +349,7 @@ def test_records_synced_by_another_request_are_durable() -> None:
     prompt = InlineSync(InlineWorkers(), later.append)
     for _ in range(FAST_IN_A_ROW):
         prompt.took(0.1)
-        prompt.served(1)
+        prompt.served(1, 1)
     commits, synced = GroupCommit(InlineWorkers(), prompt), Committed()
     host.workers.is_held = True
     host.append(b"a", acks_all=False)
@@ -421,3 +422,83 @@ def test_new_leader_is_unsettled_until_its_followers_have_its_log() -> None:
     third.fetch_from(second)
     assert (settled_first, second.partition.is_settled) == (False, True)
     assert second.partition.log.high_watermark == 1
+
+
+# --- transactions
+
+
+def mark(partition: Partition, epoch: int, version: int, *, commit: bool = True) -> None:
+    partition.append_marker(EndMarker(commit, 0), 7, epoch, version, NOW_MS, lambda error: None)
+
+
+def write(partition: Partition, epoch: int, sequence: int = 0) -> None:
+    batch = encode_batch(
+        [(NOW_MS, None, b"v", ())],
+        producer_id=7,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        transactional=True,
+    )
+    partition.append(batch, NOW_MS)
+
+
+def test_a_write_needs_a_verification_until_the_transaction_is_open_here() -> None:
+    partition = alone().partition
+    assert not partition.is_verified(7, 0, None)
+    verification = partition.begin_verification(7, 0)
+    assert verification is not None
+    assert partition.is_verified(7, 0, verification)
+    write(partition, 0)
+    partition.end_verification(7, verification)
+    assert partition.begin_verification(7, 0) is None
+    assert partition.is_verified(7, 0, None)
+    assert not partition.is_verified(7, 1, None)
+
+
+@pytest.mark.parametrize(("version", "marker_epoch"), [(1, 0), (1, 1), (2, 1)])
+def test_a_marker_ends_the_verification_of_its_transaction(version: int, marker_epoch: int) -> None:
+    """Otherwise the write would open a transaction that never ends."""
+    partition = alone().partition
+    verification = partition.begin_verification(7, 0)
+    mark(partition, marker_epoch, version, commit=False)
+    assert not partition.is_verified(7, 0, verification)
+
+
+def test_a_marker_of_version_2_leaves_the_verification_of_the_next_transaction() -> None:
+    """The producer has the marker's epoch already, and its first write may come before the marker."""
+    partition = alone().partition
+    write(partition, 0)
+    verification = partition.begin_verification(7, 1)
+    mark(partition, 1, 2)
+    assert partition.is_verified(7, 1, verification)
+
+
+def test_a_verification_ends_with_the_leadership() -> None:
+    host = alone()
+    verification = host.partition.begin_verification(7, 0)
+    host.take(cluster(1, 1, replicas=(1,), isr=(1,)))
+    assert not host.partition.is_verified(7, 0, verification)
+
+
+def test_two_writes_may_share_a_verification() -> None:
+    partition = alone().partition
+    first, second = partition.begin_verification(7, 0), partition.begin_verification(7, 0)
+    assert first is second
+    assert first is not None
+    partition.end_verification(7, first)
+    assert partition.is_verified(7, 0, second)
+    partition.end_verification(7, first)
+    assert not partition.is_verified(7, 0, second)
+
+
+def test_a_late_marker_of_version_2_does_not_end_the_next_transaction() -> None:
+    partition = alone().partition
+    write(partition, 0)
+    mark(partition, 1, 2)
+    write(partition, 1)
+    with pytest.raises(InvalidProducerEpoch):
+        mark(partition, 1, 2, commit=False)
+    assert partition.log.last_stable_offset == 2
+    mark(partition, 2, 2)
+    mark(partition, 2, 2)  # a repetition succeeds
+    assert partition.log.last_stable_offset == partition.log.log_end_offset

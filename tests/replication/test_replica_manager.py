@@ -47,7 +47,7 @@ def test_image_decides_leaders_followers_and_removed_partitions() -> None:
     host.take(cluster(2, 6, version=1))
     assert ([each.leader for each in host.changed.followers], host.changed.leaders) == ([2], [])
     host.take(cluster(2, 6, isr=(2, 3), version=2))
-    assert (host.changed.followers, host.changed.leaders, host.changed.removed) == ([], [], []), "a state is no role"
+    assert (host.changed.followers, host.changed.leaders, host.changed.removed) == ([], [], []), "a state gives no role"
     host.take(cluster(-1, 7, isr=(2,), version=3))
     assert [each.leader for each in host.changed.followers] == [-1]
     host.take(cluster(2, 8, isr=(2,), replicas=(2, 3), version=4))
@@ -56,7 +56,7 @@ def test_image_decides_leaders_followers_and_removed_partitions() -> None:
     assert not host.logs.holds(TOPIC, 0)
 
 
-def test_partitions_of_others_are_no_business_of_this_broker() -> None:
+def test_partitions_of_other_brokers_are_ignored() -> None:
     host = Host(1)
     host.take(cluster(2, 0, isr=(2, 3), replicas=(2, 3)))
     assert list(host.replicas) == []
@@ -74,7 +74,7 @@ def test_topic_that_is_marked_for_deletion_goes_at_once_and_does_not_come_back()
     assert not host.logs.holds(TOPIC, 0)
 
 
-def test_topic_deleted_and_made_again_in_one_image_begins_empty() -> None:
+def test_topic_deleted_and_recreated_in_one_image_begins_empty() -> None:
     host = Host(1)
     image = cluster(1, 5, replicas=(1,), isr=(1,))
     host.take(image)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tests.cluster.controller.decision_stories import alter_isr
-from tests.replication.replica_stories import LEDGER, TOPIC, Host, TopicRules, cluster
+from tests.replication.replica_stories import LEDGER, TOPIC, TOPIC_ID, Host, TopicRules, cluster
 
 from penstock.cluster.controller.election import IsrAnswer, IsrRequest
+from penstock.cluster.image import ClusterImage, TopicImage
+from penstock.cluster.tree.layout import TopicReplicas
+from penstock.log.errors import LogFailed
 from penstock.replication.replica_manager import AlterPartitionManager
 from penstock.wire.protocol import ErrorCode
 
@@ -29,7 +33,7 @@ class Story:
         self.slow: asyncio.Event | None = None
         clock = self.leader.clock
         self.manager = AlterPartitionManager(
-            self.leader.replicas, 1, lambda: LEDGER[1], lambda: self.leader.replicas.brokers, self.ask,
+            self.leader.replicas, 1, lambda: LEDGER[1], self.leader.replicas.online, self.ask,
             lambda: LAG_MS, clock.monotonic_ms,
         )  # fmt: skip
 
@@ -97,8 +101,47 @@ def test_slow_follower_leaves_and_its_producer_is_answered_and_it_returns() -> N
     assert (story.manager.shrinks, story.manager.expansions) == (1, 1)
 
 
+def with_offline(image: ClusterImage, broker: int, partition: int) -> ClusterImage:
+    offline = {TOPIC: TopicReplicas(TOPIC_ID, frozenset({partition}))}
+    return image.with_broker(replace(image.brokers[broker], offline=offline))
+
+
+def test_follower_whose_folder_failed_is_not_asked_for_again_although_it_had_everything() -> None:
+    story = Story()
+    rounds(story.leader, story.second, story.third)
+    state = story.image.topics[TOPIC].partitions[0]
+    without = replace(state, isr=(1, 2), state_version=state.state_version + 1)
+    image = with_offline(story.image.with_topic(TopicImage(TOPIC, TOPIC_ID, (without,))), 3, 0)
+    story.image = image
+    story.leader.take(image)
+    assert set(story.leader.replicas.online(story.leader.partition)) == {1, 2}
+    for _ in range(3):
+        story.leader.clock.advance(LAG_MS // 2)
+        rounds(story.leader, story.second)
+        story.tick()
+    assert (story.isr(), story.asked) == ((1, 2), [])
+    rounds(story.leader, story.third)
+    story.tick()
+    assert story.asked == [], "a late fetch does not count either"
+    story.image = image.with_broker(replace(image.brokers[3], offline={}))
+    story.leader.take(story.image)
+    rounds(story.leader, story.third)
+    story.tick()
+    assert story.stored() == (1, 2, 3)
+
+
+def test_leader_whose_folder_failed_does_not_shrink_the_isr_to_itself() -> None:
+    story = Story()
+    rounds(story.leader, story.second, story.third)
+    story.leader.append(b"a")
+    story.leader.partition.log.fail(LogFailed("/data/t-0", "it is broken"))
+    story.leader.clock.advance(10 * LAG_MS)
+    story.tick()
+    assert (story.isr(), story.asked) == ((1, 2, 3), [])
+
+
 def test_idle_partition_keeps_its_isr_when_it_is_written_to_again() -> None:
-    """A follower at the end of a quiet log asks for nothing; that is no lag when there is more at last."""
+    """A follower at the end of a quiet log fetches nothing; that does not count as lag when a record arrives."""
     story = Story()
     rounds(story.leader, story.second, story.third)
     for _ in range(20):

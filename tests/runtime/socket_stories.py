@@ -86,7 +86,7 @@ class Scene:
         return peer
 
     async def received(self, count: int) -> None:
-        """Wait until the server has received so many bytes in all."""
+        """Wait until the server has received this many bytes in total."""
         await until(lambda: self.server.counters.bytes_in == count)
 
     def connection(self) -> SocketConnection:
@@ -114,7 +114,7 @@ class Peer:
         await asyncio.wait_for(self._loop.sock_sendall(self.sock, data), PATIENCE_S)
 
     async def receive_raw(self, size: int) -> bytes:
-        """So many bytes; fewer if the connection ends."""
+        """This many bytes; fewer if the connection ends."""
         data = bytearray()
         while len(data) < size:
             try:

@@ -126,7 +126,7 @@ except OSError as error:
 """
 
 
-def test_when_the_process_can_open_no_more_owners_make_room(tmp_path: Path) -> None:
+def test_owners_close_files_when_the_process_cannot_open_another(tmp_path: Path) -> None:
     run = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path)],
         capture_output=True,

@@ -124,7 +124,7 @@ def test_a_device_that_takes_nothing_and_says_nothing_is_an_error(
 ) -> None:
     monkeypatch.setattr(files, "_pwrite", lambda descriptor, data, position: 0)
     file = PosixFiles().open(str(tmp_path / "a"), create=True)
-    with pytest.raises(OSError, match="accepts no more") as raised:
+    with pytest.raises(OSError, match="accepts no further") as raised:
         file.write_at(0, b"x")
     assert raised.value.errno == errno.EIO
 

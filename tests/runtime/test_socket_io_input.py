@@ -47,7 +47,7 @@ def test_frames_come_out_as_they_went_in(sizes: list[int], cuts: list[int], hold
         far.setblocking(False)
         source = FrameInput(near, memoryview(bytearray(BUFFER_BYTES)), 2**30)
         found: list[bytes] = []
-        # One cut of a byte among large ones is enough to meet every edge; only such cuts would take for ever.
+        # One cut of a byte among large ones is enough to meet every edge; only such cuts would take forever.
         cuts = [*cuts, 100_000]
         position = turn = arrived = 0
         while position < len(stream):

@@ -347,7 +347,7 @@ def test_state_belongs_to_the_user_of_the_connection() -> None:
     play(story)
 
 
-def test_the_counters_tell_what_went_through() -> None:
+def test_the_counters_show_what_went_through() -> None:
     async def story() -> None:
         async with serving(Recorder()) as scene:
             peer, other = await scene.peer(), await scene.peer()
@@ -380,7 +380,7 @@ def test_a_port_in_use_is_named() -> None:
 @pytest.mark.parametrize(
     ("host", "port"), [("192.0.2.1", 0), ("no.such.host.invalid", 0), ("x" * 300, 0), ("127.0.0.1", 70_000)]
 )
-def test_an_address_that_cannot_be_had_is_named(host: str, port: int) -> None:
+def test_an_address_that_cannot_be_bound_is_named(host: str, port: int) -> None:
     async def story() -> None:
         server = SocketServer(asyncio.get_running_loop(), Recorder(), Limits(), SystemClock())
         with pytest.raises(CannotListen) as caught:

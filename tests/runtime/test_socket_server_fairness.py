@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import select
 from collections import Counter
 from functools import partial
 from itertools import groupby
 from struct import pack
 
 from tests.runtime.socket_stories import Later, Peer, Recorder, Scene, framed, play, serving, until
+from tests.timeouts import PATIENCE_S
 
 from penstock.runtime.clock import ManualClock
 from penstock.runtime.network import Connection, Limits, Reply
@@ -104,6 +106,30 @@ def test_a_newcomer_in_a_crowd_waits_for_one_round_only() -> None:
             before = [who for _, who in handler.log].index(newcomer)
             assert before < 2 * 5 * QUANTUM_FRAMES + FREE_FRAMES + 2 * TURN_MS, before
             await until(lambda: len(handler.log) == 451)
+
+    play(story)
+
+
+def test_a_newcomer_does_not_wait_for_what_a_crowd_sends_at_once() -> None:
+    async def story() -> None:
+        clock = ManualClock()
+        handler = Slow(clock)
+        async with serving(handler, clock=clock) as scene:
+            peers = await a_crowd(scene, 31)
+            for peer in peers[:30]:
+                push(peer, framed(b"q") * 60)
+            await until(lambda: len({who for _, who in handler.log}) == 30)
+            connection = scene.server.connections[30]
+            newcomer, seen = connection.id, len(handler.log)
+            push(peers[30], framed(b"a heartbeat"))
+            # No turn of the loop before it has arrived.
+            assert select.select([connection._descriptor], [], [], PATIENCE_S)[0]
+            assert await peers[30].receive() == b"a heartbeat"
+            waited = [who for _, who in handler.log].index(newcomer) - seen
+            # Two turns at most, where a round of the crowd would be 240 frames.
+            assert waited <= 2 * (TURN_MS + QUANTUM_FRAMES), waited
+            await until(lambda: len(handler.log) == 1801)
+            assert Counter(who for _, who in handler.log)[scene.server.connections[0].id] == 60
 
     play(story)
 

@@ -177,7 +177,7 @@ def test_log_lines_that_peers_cause_are_limited_to_one_per_second_with_a_count(
     ]
 
 
-def test_a_process_without_descriptors_pauses_accepting_and_goes_on(
+def test_a_process_without_descriptors_pauses_accepting_and_resumes(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -352,7 +352,7 @@ def test_nothing_is_kept_of_connections_that_are_gone() -> None:
         gc.enable()
 
 
-def test_closing_waits_for_answers_that_are_owed_and_takes_no_more_frames() -> None:
+def test_closing_waits_for_pending_replies_and_accepts_no_further_frames() -> None:
     async def story() -> None:
         handler = Later()
         async with serving(handler, Limits(send_buffer_bytes=4096)) as scene:
@@ -379,7 +379,7 @@ def test_closing_waits_for_answers_that_are_owed_and_takes_no_more_frames() -> N
     play(story)
 
 
-def test_closing_does_not_wait_for_ever(caplog: pytest.LogCaptureFixture) -> None:
+def test_closing_does_not_wait_forever(caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         handler = Later()
         async with serving(handler) as scene:
@@ -395,6 +395,30 @@ def test_closing_does_not_wait_for_ever(caplog: pytest.LogCaptureFixture) -> Non
 
     play(story)
     assert "connections closed with pending replies: count=1" in caplog.text
+
+
+def test_a_peer_that_resets_while_the_server_closes_is_not_a_failure(caplog: pytest.LogCaptureFixture) -> None:
+    """Brokers that stop together do this to one another."""
+
+    async def story() -> None:
+        handler = Later()
+        async with serving(handler) as scene:
+            peer = await scene.peer()
+            await peer.send(b"1")
+            await until(lambda: len(handler.replies) == 1)
+            connection = scene.connection()
+            connection.finish()
+            peer.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, pack("ii", 1, 0))
+            peer.sock.close()
+            # The error of the reset is taken once; what comes after it finds a socket that is not connected.
+            await until(lambda: connection._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0)
+            connection._linger()
+            await until(lambda: len(handler.closings) == 1)
+            assert handler.closings[0].startswith("the peer")
+
+    with caplog.at_level(logging.WARNING):
+        play(story)
+    assert caplog.text == ""
 
 
 def test_a_close_that_is_cancelled_closes_all_the_same() -> None:

@@ -68,6 +68,36 @@ def test_regions_and_buffers_leave_in_their_order_whatever_the_socket_takes(file
     play(story)
 
 
+def test_large_regions_go_by_sendfile_and_small_ones_do_not(file: File, monkeypatch: pytest.MonkeyPatch) -> None:
+    large = Region(file, 1000, 2_500_000)
+    chunks: list[Chunk] = [b"head", large, Region(file, 17, 100), b"tail"]
+    sendfile = os.sendfile
+    sent: list[tuple[int, int]] = []
+
+    def counted(out: int, descriptor: int, position: int, count: int) -> int:
+        assert descriptor == file.fileno()
+        done = sendfile(out, descriptor, position, count)
+        sent.append((position, done))
+        return done
+
+    monkeypatch.setattr(os, "sendfile", counted)
+
+    async def story() -> None:
+        sent.clear()
+        handler = Recorder(lambda connection, frame: connection.reply().send(chunks))
+        async with serving(handler) as scene:
+            peer = await scene.peer()
+            await peer.send(b"?")
+            assert await peer.receive_raw(len(expected(chunks))) == expected(chunks)
+        position = large.position
+        for begin, count in sent:
+            assert begin == position
+            position += count
+        assert position == large.position + large.size, "every byte of it, and nothing else"
+
+    play(story)
+
+
 def test_regions_of_a_disk_without_descriptors_are_read() -> None:
     file = SimulatedFiles().open("/content", create=True)
     file.write_at(0, CONTENT)
@@ -219,7 +249,7 @@ def test_a_peer_with_too_many_unanswered_frames_is_read_again_at_half() -> None:
     play(story)
 
 
-def test_back_pressure_stops_in_the_middle_of_a_large_frame_and_goes_on() -> None:
+def test_back_pressure_stops_in_the_middle_of_a_large_frame_and_resumes() -> None:
     large = os.urandom(1_000_000)
 
     async def story() -> None:
@@ -262,7 +292,7 @@ def test_replies_that_wait_for_an_earlier_one_count_as_output() -> None:
 
 
 def test_one_reader_of_much_leaves_turns_to_the_others(file: File) -> None:
-    """However much the socket takes, a connection sends a megabyte, and then others are served before it goes on."""
+    """However much the socket takes, a connection sends a megabyte, and then others are served before it continues."""
     many: list[Chunk] = [Region(file, 0, len(CONTENT)), *[b"x" * 60_000] * 100] * 3
 
     async def story() -> None:

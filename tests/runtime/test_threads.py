@@ -150,7 +150,7 @@ def test_closing_after_the_loop_answers_too() -> None:
     assert answers == [True]
 
 
-def test_close_with_a_timeout_does_not_wait_for_ever() -> None:
+def test_close_with_a_timeout_does_not_wait_forever() -> None:
     async def story() -> None:
         workers = ThreadWorkers(asyncio.get_running_loop(), 1)
         release = threading.Event()

@@ -27,7 +27,7 @@ def test_with_two_threads_two_are_done_at_once() -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_an_error_is_the_outcome_of_its_item_and_the_others_go_on(threads: int) -> None:
+def test_an_error_is_the_outcome_of_its_item_and_the_others_finish(threads: int) -> None:
     outcomes = dict(in_parallel(lambda item: 10 // item, [0, 1, 2, 5], threads))
     assert isinstance(outcomes[0].error, ZeroDivisionError)
     assert {item: outcomes[item].result() for item in (1, 2, 5)} == {1: 10, 2: 5, 5: 2}

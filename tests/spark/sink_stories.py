@@ -24,11 +24,11 @@ def write(df: DataFrame, broker: Broker, mode: str = "append", **options: str) -
     df.write.format("penstock").options(**{"kafka.bootstrap.servers": broker.address, **named}).mode(mode).save()
 
 
-def refusal(df: DataFrame, broker: Broker, mode: str = "append", **options: str) -> str:
-    """The line in which a write is refused."""
-    with pytest.raises(PySparkException) as refused:
+def rejection(df: DataFrame, broker: Broker, mode: str = "append", **options: str) -> str:
+    """The line in which a write is rejected."""
+    with pytest.raises(PySparkException) as rejected:
         write(df, broker, mode, **options)
-    return our_line(str(refused.value))
+    return our_line(str(rejected.value))
 
 
 def our_line(text: str) -> str:

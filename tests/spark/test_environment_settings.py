@@ -1,4 +1,4 @@
-"""What Spark is told by others is found, and stays as it is."""
+"""Settings of Spark that come from elsewhere are found and kept."""
 
 from __future__ import annotations
 
@@ -71,12 +71,13 @@ def test_a_master_in_the_defaults_has_the_package_delivered_and_keeps_what_is_se
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    told = settings_from_environment(os.environ, Path())
-    chosen = settings(told, master=told["spark.master"])
+    reported = settings_from_environment(os.environ, Path())
+    chosen = settings(reported, master=reported["spark.master"])
     assert chosen["spark.archives"].startswith("mine.zip,")
     assert chosen["spark.python.unix.domain.socket.enabled"] == "false"
     added = sessions.missing_settings({}, None, None)
-    assert added.keys() == {"spark.archives", "spark.executorEnv.PYTHONPATH"}
+    redaction = "spark.sql.redaction.options.regex"
+    assert added.keys() == {"spark.archives", "spark.executorEnv.PYTHONPATH", redaction}
 
 
 # ---------------------------------------------------------------------------------------------- the warehouse's folder
@@ -93,6 +94,6 @@ def test_files_that_executors_wrote_on_disks_of_their_own_are_not_committed(tmp_
     (tmp_path / "here.parquet").write_bytes(b"1234")
     storage.check_files_exist([DataFile("here.parquet", 4, 1, {}, "")])
     for file in (DataFile("there.parquet", 4, 1, {}, ""), DataFile("here.parquet", 5, 1, {}, "")):
-        with pytest.raises(TableError, match="nothing was committed") as refused:
+        with pytest.raises(TableError, match="nothing was committed") as rejected:
             storage.check_files_exist([file])
-        assert "must be a folder that the driver and all executors share" in str(refused.value)
+        assert "must be a folder that the driver and all executors share" in str(rejected.value)

@@ -55,7 +55,7 @@ def test_sources_of_one_cluster_share_the_group_and_others_have_their_own() -> N
     ]
 
 
-def test_who_does_not_want_to_be_seen_is_not() -> None:
+def test_a_query_without_visible_lag_has_no_group() -> None:
     assert query_progress("q", "id", [offset_text(5, None)]) == []
 
 
@@ -75,18 +75,18 @@ def test_a_listener_travels_to_a_spark_connect_server() -> None:
 
 
 class SlowAdmin:
-    """An admin that waits until it may go on, and notes what it is asked."""
+    """An admin that waits until it may continue, and notes what it is asked."""
 
     def __init__(self) -> None:
         self.committed: list[tuple[str, int]] = []
         self.begun = threading.Event()
-        self.may_go_on = threading.Event()
+        self.may_continue = threading.Event()
         self.fails = False
         self.closed = 0
 
     def set_group_offsets(self, group: str, offsets: dict[Any, int], *, timeout_ms: int) -> dict[Any, Any]:
         self.begun.set()
-        assert self.may_go_on.wait(PATIENCE_S)
+        assert self.may_continue.wait(PATIENCE_S)
         if self.fails:
             raise NotConnected("a:1", "gone")
         self.committed.append((group, offsets[ONE]))
@@ -105,7 +105,7 @@ def admin() -> SlowAdmin:
 def committer(admin: SlowAdmin) -> Iterator[LagCommitter]:
     made = LagCommitter(lambda _: admin, join_after_s=NEVER_MS / 1000)  # type: ignore[arg-type, return-value]
     yield made
-    admin.may_go_on.set()
+    admin.may_continue.set()
     made.close()
 
 
@@ -116,13 +116,13 @@ def test_a_slow_broker_slows_no_query_and_only_the_newest_is_committed(
     assert admin.begun.wait(PATIENCE_S)
     for offset in range(2, 1000):
         committer.note(QueryProgress("a:1", "g", {ONE: offset}))
-    admin.may_go_on.set()
+    admin.may_continue.set()
     assert committer.flush(PATIENCE_S)
     assert admin.committed == [("g", 1), ("g", 999)]
 
 
 def test_the_same_place_is_not_committed_twice(admin: SlowAdmin, committer: LagCommitter) -> None:
-    admin.may_go_on.set()
+    admin.may_continue.set()
     for _ in range(3):
         committer.note(QueryProgress("a:1", "g", {ONE: 5}))
         assert committer.flush(PATIENCE_S)
@@ -132,20 +132,20 @@ def test_the_same_place_is_not_committed_twice(admin: SlowAdmin, committer: LagC
 def test_a_failure_is_reported_once_and_the_next_place_is_tried(
     admin: SlowAdmin, committer: LagCommitter, caplog: pytest.LogCaptureFixture
 ) -> None:
-    admin.may_go_on.set()
+    admin.may_continue.set()
     admin.fails = True
     for offset in range(5):
         committer.note(QueryProgress("a:1", "g", {ONE: offset}))
         assert committer.flush(PATIENCE_S)
-    assert caplog.messages == ["cannot publish lag group=g error=a:1: gone"]
+    assert caplog.messages == ["cannot publish lag: group=g error=a:1: gone"]
     admin.fails = False
     committer.note(QueryProgress("a:1", "g", {ONE: 9}))
     assert committer.flush(PATIENCE_S)
     assert admin.committed == [("g", 9)]
 
 
-def test_closing_lets_go_of_thread_and_connections(admin: SlowAdmin, committer: LagCommitter) -> None:
-    admin.may_go_on.set()
+def test_closing_releases_thread_and_connections(admin: SlowAdmin, committer: LagCommitter) -> None:
+    admin.may_continue.set()
     committer.note(QueryProgress("a:1", "g", {ONE: 5}))
     committer.close()
     assert admin.closed == 1
@@ -230,7 +230,7 @@ def produce(broker: Broker, topic: str, count: int) -> None:
 
 
 def committed(admin: Admin, group: str, topic: str, wanted: int) -> bool:
-    """Whether the group gets there; Spark tells of progress a little later than it makes it."""
+    """Whether the group gets there; Spark reports progress a little late."""
     deadline_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline_s:
         found = admin.group_offsets(group).get(TopicPartition(topic, 0))
@@ -240,6 +240,7 @@ def committed(admin: Admin, group: str, topic: str, wanted: int) -> bool:
     return False
 
 
+@pytest.mark.long
 def test_trap_5_the_last_batch_of_a_query_is_in_its_group_and_the_command_shows_it(
     spark: SparkSession, broker: Broker, listener: LagListener, topic: str, tmp_path: Path
 ) -> None:
@@ -249,13 +250,13 @@ def test_trap_5_the_last_batch_of_a_query_is_in_its_group_and_the_command_shows_
     group = f"lag-story-{query.id}"
     with Admin(broker.address) as admin:
         assert committed(admin, group, topic, 10)
-        until(lambda: state(admin, group) == ("Empty", 0), "a query that has ended is no member")
+        until(lambda: state(admin, group) == ("Empty", 0), "a query that has ended is not a member")
         produce(broker, topic, 3)
         shown = CliRunner().invoke(cli, ["groups", "describe", group, "-b", broker.address])
         assert shown.exit_code == 0, shown.output
         assert f"{group}: Empty, 0 members" in shown.stdout
         assert "lag 3" in shown.stdout
-        # The same query again goes on, and so does its group.
+        # The same query again continues, and so does its group.
         again = started(spark, broker, topic, tmp_path, "lag-story")
         assert again.awaitTermination(PATIENCE_S)
         assert again.id == query.id

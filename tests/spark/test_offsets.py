@@ -96,7 +96,7 @@ def test_an_offset_of_another_source_is_reported_as_such(value: object) -> None:
         StreamOffset.from_json(value)
 
 
-# ---------------------------------------------------------------------------------------------- where to go on
+# ---------------------------------------------------------------------------------------------- where to continue
 
 
 def begun(start: StreamOffset, available: AvailableOffsets, *, fail: bool = True) -> tuple[list[int], list[int]]:
@@ -166,7 +166,7 @@ def test_a_limit_is_shared_by_backlog() -> None:
     assert pro_rata(at("v", 0, 10, 0), at("v", 900, 100, 10), 100) == at("v", 90, 19, 1)
 
 
-def test_a_small_backlog_is_not_left_out_for_ever() -> None:
+def test_a_small_backlog_is_not_left_out_forever() -> None:
     assert pro_rata(at("v", 0, 0), at("v", 1_000_000, 1), 10) == at("v", 9, 1)
 
 
@@ -184,7 +184,7 @@ def test_a_limit_is_kept_and_something_is_read(sizes: list[tuple[int, int]], mos
     assert taken > 0 or begin == latest
 
 
-def test_a_batch_waits_for_enough_but_not_for_ever() -> None:
+def test_a_batch_waits_for_enough_but_not_forever() -> None:
     gate = Gate(min_offsets=100, max_delay_ms=1000)
     assert gate.opens(1, 0.0), "the first one does not wait"
     assert not gate.opens(99, 999.0)

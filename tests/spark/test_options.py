@@ -1,4 +1,4 @@
-"""Options: names, precedence, refusals, each error in one line."""
+"""Options: names, precedence, rejected values, each error in one line."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 
 from penstock.client.cluster_metadata import TopicPartition
 from penstock.client.errors import ConfigError
+from penstock.spark.connections import client_security
 from penstock.spark.errors import UnknownOption
 from penstock.spark.options import (
     EARLIEST,
@@ -27,7 +28,7 @@ def parsed(streaming: bool = True, /, **more: str | None) -> SourceOptions:
     return parse_source({name: value for name, value in given.items() if value is not None}, streaming=streaming)
 
 
-def refusal(streaming: bool = True, /, **more: str | None) -> str:
+def rejection(streaming: bool = True, /, **more: str | None) -> str:
     with pytest.raises(ConfigError) as raised:
         parsed(streaming, **more)
     assert "\n" not in str(raised.value)
@@ -85,12 +86,12 @@ def test_what_the_stock_connector_rejects_is_rejected(name: str) -> None:
 
 
 def test_exactly_one_way_to_choose_topics() -> None:
-    assert "none is set" in refusal(subscribe=None)
-    assert "subscribe and subscribePattern are set" in refusal(subscribePattern="v.*")
-    assert "names no topic" in refusal(subscribe=" , ")
-    assert "not a valid regular expression" in refusal(subscribe=None, subscribePattern="(")
-    assert "it is not valid JSON" in refusal(subscribe=None, assign="views")
-    assert "not a list of numbers" in refusal(subscribe=None, assign='{"views": [-1]}')
+    assert "none is set" in rejection(subscribe=None)
+    assert "subscribe and subscribePattern are set" in rejection(subscribePattern="v.*")
+    assert "names no topic" in rejection(subscribe=" , ")
+    assert "not a valid regular expression" in rejection(subscribe=None, subscribePattern="(")
+    assert "it is not valid JSON" in rejection(subscribe=None, assign="views")
+    assert "not a list of numbers" in rejection(subscribe=None, assign='{"views": [-1]}')
     assigned = parsed(subscribe=None, assign='{"views": [0, 2]}').topics
     assert assigned.partitions == {TopicPartition("views", 0), TopicPartition("views", 2)}
     assert parsed(subscribe="a, b,a").topics.names == ("a", "b")
@@ -102,8 +103,8 @@ def test_a_pattern_must_match_the_whole_name() -> None:
     assert not topics.takes("views")
 
 
-def test_where_the_brokers_are_must_be_said() -> None:
-    assert "kafka.bootstrap.servers is missing" in refusal(kafka__bootstrap__servers=None)
+def test_the_addresses_of_brokers_are_required() -> None:
+    assert "kafka.bootstrap.servers is missing" in rejection(kafka__bootstrap__servers=None)
 
 
 def test_one_time_goes_before_times_and_times_before_offsets() -> None:
@@ -121,26 +122,26 @@ def test_a_time_after_the_last_record_can_mean_the_end() -> None:
     found = parsed(startingTimestamp="9", startingOffsetsByTimestampStrategy="latest").starting
     assert isinstance(found, AtTimes)
     assert found.or_latest
-    assert "it can be error or latest" in refusal(startingOffsetsByTimestampStrategy="earliest")
+    assert "it can be error or latest" in rejection(startingOffsetsByTimestampStrategy="earliest")
 
 
 def test_a_batch_can_neither_begin_at_the_end_nor_end_at_the_beginning() -> None:
-    assert "cannot be latest" in refusal(False, startingOffsets="latest")
-    assert "cannot be latest" in refusal(False, startingOffsets='{"views": {"0": -1}}')
-    assert "cannot be earliest" in refusal(False, endingOffsets="earliest")
-    assert "cannot be earliest" in refusal(False, endingOffsets='{"views": {"0": -2}}')
+    assert "cannot be latest" in rejection(False, startingOffsets="latest")
+    assert "cannot be latest" in rejection(False, startingOffsets='{"views": {"0": -1}}')
+    assert "cannot be earliest" in rejection(False, endingOffsets="earliest")
+    assert "cannot be earliest" in rejection(False, endingOffsets='{"views": {"0": -2}}')
 
 
 @pytest.mark.parametrize("name", ["endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"])
 def test_a_stream_has_no_end(name: str) -> None:
-    assert "for batch queries" in refusal(True, **{name: "latest"})
+    assert "for batch queries" in rejection(True, **{name: "latest"})
 
 
 @pytest.mark.parametrize(
     "text", ["[]", "{", '{"views": 3}', '{"views": {"x": 3}}', '{"views": {"0": "3"}}', '{"views": {"0": -3}}']
 )
 def test_invalid_offsets_are_rejected_with_an_example(text: str) -> None:
-    assert '{"views": {"0": 23, "1": -2}}' in refusal(startingOffsets=text)
+    assert '{"views": {"0": 23, "1": -2}}' in rejection(startingOffsets=text)
 
 
 @pytest.mark.parametrize(
@@ -148,17 +149,17 @@ def test_invalid_offsets_are_rejected_with_an_example(text: str) -> None:
 )
 @pytest.mark.parametrize("value", ["0", "-4", "many", "1.5", ""])
 def test_counts_must_be_whole_and_positive(name: str, value: str) -> None:
-    assert "an integer >=" in refusal(**{name: value})
+    assert "an integer >=" in rejection(**{name: value})
 
 
 def test_flags_are_true_or_false() -> None:
-    assert "true or false" in refusal(failOnDataLoss="yes")
+    assert "true or false" in rejection(failOnDataLoss="yes")
     assert not parsed(failOnDataLoss="false").reader.fail_on_data_loss
     assert not parsed(visibleLag="false").visible_lag
 
 
 def test_the_least_may_not_exceed_the_most() -> None:
-    assert "larger than" in refusal(minOffsetsPerTrigger="11", maxOffsetsPerTrigger="10")
+    assert "larger than" in rejection(minOffsetsPerTrigger="11", maxOffsetsPerTrigger="10")
 
 
 def test_a_delay_is_written_as_spark_writes_times() -> None:
@@ -166,17 +167,34 @@ def test_a_delay_is_written_as_spark_writes_times() -> None:
     assert parsed(maxTriggerDelay="2m").limits.max_delay_ms == 120_000
     assert parsed(maxTriggerDelay="70").limits.max_delay_ms == 70
     assert parsed().limits.max_delay_ms == 15 * 60 * 1000
-    assert "30s" in refusal(maxTriggerDelay="soon")
+    assert "30s" in rejection(maxTriggerDelay="soon")
 
 
-def test_tls_by_pem_files_and_nothing_that_would_be_ignored() -> None:
-    assert parsed().reader.tls is None
-    tls = parsed(kafka__security__protocol="SSL", kafka__ssl__truststore__location="/ca.pem").reader.tls
-    assert tls is not None
-    assert tls.truststore == "/ca.pem"
-    assert tls.check_hostname
-    assert "Use PLAINTEXT or SSL" in refusal(kafka__security__protocol="SASL_SSL")
-    assert "PEM" in refusal(kafka__security__protocol="SSL", kafka__ssl__truststore__type="JKS")
+def test_tls_and_sasl_settings_go_to_the_clients_of_tasks_and_are_not_shown() -> None:
+    assert parsed().reader.security is None
+    security = parsed(
+        kafka__security__protocol="sasl_ssl",
+        kafka__ssl__truststore__location="/ca.pem",
+        kafka__sasl__mechanism="SCRAM-SHA-512",
+        kafka__sasl__jaas__config="hunter2",
+    ).reader.security
+    assert security is not None
+    assert dict(security.settings) == {
+        "security.protocol": "SASL_SSL",
+        "ssl.truststore.location": "/ca.pem",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.jaas.config": "hunter2",
+    }
+    assert "hunter2" not in repr(security)
+    assert client_security(security) == {
+        "security_protocol": "SASL_SSL",
+        "ssl_truststore_location": "/ca.pem",
+        "sasl_mechanism": "SCRAM-SHA-512",
+        "sasl_jaas_config": "hunter2",
+    }
+    assert "Use PLAINTEXT, SSL" in rejection(kafka__security__protocol="TLS")
+    assert "kafka.sasl.mechanism is missing" in rejection(kafka__security__protocol="SASL_SSL")
+    assert "PEM" in rejection(kafka__security__protocol="SSL", kafka__ssl__truststore__type="JKS")
 
 
 def test_readers_of_one_cluster_share_a_connection_whatever_else_they_want() -> None:

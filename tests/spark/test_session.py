@@ -35,8 +35,9 @@ PATIENCE_S = 240
 
 def test_what_is_given_counts_before_what_is_added() -> None:
     name = "spark.python.unix.domain.socket.enabled"
-    assert settings({}, master="local[2]") == {name: "true"}
-    assert settings({name: "false", "a": "b"}, master="local[2]") == {name: "false", "a": "b"}
+    added = settings({}, master="local[2]")
+    assert added[name] == "true"
+    assert settings({name: "false", "a": "b"}, master="local[2]") == {**added, name: "false", "a": "b"}
 
 
 def test_the_python_of_the_user_stays() -> None:
@@ -53,7 +54,7 @@ def test_settings_become_arguments_that_survive_a_shell() -> None:
     )
 
 
-def test_without_pyspark_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pyspark_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingDependency, match=r'Spark needs pyspark.*pip install "penstock\[spark\]"'):
         session()
@@ -96,7 +97,7 @@ def test_two_who_make_the_same_archive_at_the_same_time_do_not_disturb_each_othe
         assert "penstock/__init__.py" in opened.getnames()
 
 
-def test_the_archive_holds_what_a_task_imports_and_no_more(tmp_path: Path) -> None:
+def test_the_archive_holds_only_what_a_task_imports(tmp_path: Path) -> None:
     archive = make_archive(tmp_path)
     assert make_archive(tmp_path) == archive
     with tarfile.open(archive) as opened:

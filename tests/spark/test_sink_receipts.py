@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StringType, StructField, StructType
 
+from penstock.spark.ledger import StoredRange
 from penstock.spark.sink import (
     BatchKey,
     IncompleteWrite,
-    StoredRange,
     TaskReceipt,
     batch_receipt,
     batch_writer,
@@ -84,7 +84,7 @@ def test_trap_7_an_abort_after_a_commit_touches_nothing_and_says_what_is_there(
     messages: list[WriterCommitMessage | None] = [written, None]
     with caplog.at_level(logging.WARNING, "penstock.spark"):
         writer.abort(messages)
-    assert caplog.messages == ["write aborted what='the write' records_left_in_log=views-0 [10, 14)"]
+    assert caplog.messages == ["write aborted: what='the write' records_left_in_log=views-0 [10, 14)"]
 
 
 def test_a_complete_result_is_appended_as_the_stock_connector_does() -> None:

@@ -33,6 +33,16 @@ def produce(broker: Broker, topic: str, *sent: bytes) -> None:
             producer.send(topic, value, key=b"k%d" % number)
 
 
+def test_a_stream_writes_its_batch_to_a_topic(spark: SparkSession, broker: Broker, topic: str, tmp_path: Path) -> None:
+    """The smoke test of streams into topics: one query, one batch."""
+    target = f"{topic}-out"
+    broker.create_topic(target, 2)
+    produce(broker, topic, b"1", b"2")
+    assert started(stream_of(spark, broker, topic), broker, tmp_path, target).awaitTermination(PATIENCE_S)
+    assert sorted(map(bytes, filter(None, values(broker, target)))) == [b"1", b"2"]
+
+
+@pytest.mark.long
 def test_a_stream_goes_from_topic_to_topic_and_on_where_it_was(
     spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
 ) -> None:

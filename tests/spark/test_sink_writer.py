@@ -16,7 +16,8 @@ from tests.timeouts import PATIENCE_S
 
 from penstock.client.errors import ConfigError
 from penstock.spark import sink
-from penstock.spark.sink import SinkOptions, StoredRange, TaskWriter, WriteFailed, by_topic, sink_options
+from penstock.spark.ledger import StoredRange
+from penstock.spark.sink import SinkOptions, TaskWriter, WriteFailed, by_topic, sink_options
 from penstock.testing import Broker
 
 
@@ -63,7 +64,7 @@ def test_a_producer_that_has_failed_a_task_is_thrown_away(broker: Broker, topic:
     assert sorted(map(bytes, filter(None, values(broker, topic)))) == [b"a", b"b"]
 
 
-def test_no_more_producers_are_kept_than_are_worth_it(broker: Broker, topic: str) -> None:
+def test_the_number_of_kept_producers_is_bounded(broker: Broker, topic: str) -> None:
     for number in range(7):
         TaskWriter(options_for(broker, topic, kafka_client_id=f"c{number}")).write([batch("a")])
     assert [dict(options.producer)["client_id"] for options in sink._producers] == ["c3", "c4", "c5", "c6"]

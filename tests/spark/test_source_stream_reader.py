@@ -110,7 +110,7 @@ def test_a_batch_waits_no_longer_than_its_delay(broker: Broker, topic: str) -> N
     assert driver.ranges(start, driver.latest(start)) == [(0, 0, 1)]
 
 
-def test_trap_9_least_and_most_together_though_spark_knows_one_limit_only(broker: Broker, topic: str) -> None:
+def test_trap_9_least_and_most_together_though_spark_accepts_one_limit_only(broker: Broker, topic: str) -> None:
     driver = Driver(broker, topic, minOffsetsPerTrigger=10, maxOffsetsPerTrigger=20)
     start = driver.latest(driver.initial())
     fill(broker, topic, range(9))
@@ -184,16 +184,16 @@ def test_ends_that_were_reported_before_the_topic_was_recreated_are_asked_for_ag
     fill(broker, topic, range(10))
     offset_reader = OffsetReader(parse_source(source_options(broker, topic), streaming=True))
     assert list(offset_reader.available().bounds.values()) == [(0, 10), (0, 0)]
-    refreshed, ends, told = offset_reader._refreshed, offset_reader._ends, asyncio.Event()
+    refreshed, ends, reported = offset_reader._refreshed, offset_reader._ends, asyncio.Event()
 
     async def ends_first(partitions: Iterable[TopicPartition], end: int) -> Found:
         found = await ends(partitions, end)
         if end == LATEST:
-            told.set()
+            reported.set()
         return found
 
     async def made_again_meanwhile() -> ClusterView:
-        await told.wait()
+        await reported.wait()
         await asyncio.to_thread(recreate, broker, topic)
         await asyncio.to_thread(fill, broker, topic, range(3))
         return await refreshed()

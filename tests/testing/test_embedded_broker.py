@@ -65,8 +65,8 @@ def test_records_of_long_ago_are_left_to_the_test_unless_it_says_otherwise() -> 
             assert client.produce("t", encode_batch(old)).error_code == 0
         until(lambda: begin(hasty) == 1, "it looks, and removes the record")
     with Broker() as patient, Admin(patient.address) as admin:
-        told = admin.describe_config(ConfigResource.broker(0))["log.retention.check.interval.ms"].value
-        assert told == "86400000"
+        reported = admin.describe_config(ConfigResource.broker(0))["log.retention.check.interval.ms"].value
+        assert reported == "86400000"
 
 
 def test_the_module_has_no_other_names() -> None:

@@ -1,4 +1,4 @@
-"""The fixtures, as somebody else's project uses them: in a pytest of its own, with a client that is not ours."""
+"""The fixtures, as another project uses them: in a pytest of its own, with a client that is not ours."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Outcome(NamedTuple):
 
 def run_pytest(project: Path) -> Outcome:
     """A pytest that knows nothing of ours: another process, folder and configuration."""
-    # Installed, it is loaded by its entry point; asked for a second time it would be refused.
+    # Installed, it is loaded by its entry point; loaded a second time, it would be rejected.
     entered = [each.value for each in importlib.metadata.entry_points(group="pytest11")]
     wanted = () if "penstock.testing.pytest_plugin" in entered else PLUGIN
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}

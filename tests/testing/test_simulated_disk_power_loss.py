@@ -372,7 +372,7 @@ def test_an_atomic_replacement_without_one_of_its_steps_is_found_out(step: str) 
     assert _broken_promises(leave_out=step) > 0
 
 
-def test_an_error_of_the_scenario_itself_is_not_taken_for_a_power_loss() -> None:
+def test_an_error_of_the_scenario_itself_is_not_a_power_loss() -> None:
     def scenario(files: SimulatedFiles) -> None:
         files.open("/a", create=True)
         if files.operations.count and len(runs) > 1:

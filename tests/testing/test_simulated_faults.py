@@ -1,4 +1,4 @@
-"""Errors that a simulated disk can be told to make: full, broken, rotten."""
+"""Errors that a simulated disk can be set to raise: full, broken, rotten."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_operations_are_numbered_counted_and_remembered() -> None:
     assert files.operations.counts["sync"] == 1
 
 
-def test_reading_and_failing_before_the_disk_are_no_operations() -> None:
+def test_reads_and_failures_before_the_disk_do_not_count_as_operations() -> None:
     files = SimulatedFiles()
     file = _new_file(files, data=b"abc")
     before = files.operations.count

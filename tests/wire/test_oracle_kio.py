@@ -56,6 +56,8 @@ NOT_COVERED = {
     ApiKey.UPDATE_METADATA,
     ApiKey.CONTROLLED_SHUTDOWN,
     ApiKey.PUSH_IMAGE,
+    ApiKey.AUTHENTICATE_BROKER,
+    ApiKey.FORWARD,
 }
 
 _KNOWN_CODES = [code.value for code in KioErrorCode]
@@ -170,7 +172,7 @@ def test_flexible_versions_are_those_of_kio() -> None:
 
 @pytest.mark.parametrize("version", range(4))
 @pytest.mark.parametrize("message", [ConsumerProtocolSubscription, ConsumerProtocolAssignment])
-def test_kio_agrees_on_what_consumers_tell_each_other(message: type[Message], version: int) -> None:
+def test_kio_agrees_on_the_consumer_protocol(message: type[Message], version: int) -> None:
     name = message.__name__.removeprefix("ConsumerProtocol").lower()
     module = f"kio.schema.consumer_protocol_{name}.v{version}.data"
     theirs = getattr(import_module(module), message.__name__)

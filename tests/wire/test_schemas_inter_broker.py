@@ -17,11 +17,13 @@ from penstock.wire.schemas.alter_partition import (
     TopicData,
     TopicDataResult,
 )
+from penstock.wire.schemas.authenticate_broker import AuthenticateBrokerRequest, AuthenticateBrokerResponse
 from penstock.wire.schemas.controlled_shutdown import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
     RemainingPartition,
 )
+from penstock.wire.schemas.forward import ForwardRequest, ForwardResponse
 from penstock.wire.schemas.leader_and_isr import (
     LeaderAndIsrLiveLeader,
     LeaderAndIsrPartitionError,
@@ -260,6 +262,17 @@ def test_push_image_is_ours_alone_and_stays_as_it_is() -> None:
     check(request, 0, pack(">iiiqqq", 1, 7, 2, 99, 12, 11) + b"\x06delta" + b"\0")
     response = PushImageResponse(95, 11, [RemovedTopic("orders", TOPIC_ID)])
     check(response, 0, pack(">hq", 95, 11) + compact_one(compact("orders") + TOPIC_ID + b"\0") + b"\0")
+
+
+def test_what_brokers_prove_and_forward_stays_as_it_is() -> None:
+    proof = AuthenticateBrokerRequest(7, b"nonce", b"proof")
+    check(proof, 0, pack(">i", 7) + b"\x06nonce" + b"\x06proof" + b"\0")
+    proven = AuthenticateBrokerResponse(31, 7, b"nonce", b"proof")
+    check(proven, 0, pack(">hi", 31, 7) + b"\x06nonce" + b"\x06proof" + b"\0")
+    request = ForwardRequest(19, 7, "app", "User:a", ["Group:b"], "L", "SSL", "::1", b"body")
+    texts = compact("User:a") + b"\x02" + compact("Group:b") + compact("L") + compact("SSL") + compact("::1")
+    check(request, 0, pack(">hh", 19, 7) + compact("app") + texts + b"\x05body" + b"\0")
+    check(ForwardResponse(41, b"body"), 0, pack(">h", 41) + b"\x05body" + b"\0")
 
 
 def _with(version: int, pair: tuple[Message, bytes]) -> tuple[Message, int, bytes]:

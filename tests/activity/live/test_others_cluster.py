@@ -1,4 +1,4 @@
-"""A run on a cluster of others that speaks TLS: what its commands are told, who it asks, what it sees."""
+"""A run on an existing cluster with TLS: the options of its commands, the brokers it asks, the results it sees."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.activity.live.test_run_command import refused
+from tests.activity.live.test_run_command import rejected
 from tests.activity.pipelines.tls_broker import TlsBroker, tls_broker
 from tests.client.tls import PEM
 from tests.timeouts import PATIENCE_S
@@ -59,7 +59,7 @@ def test_a_watch_and_a_report_read_by_tls(broker: TlsBroker, cluster: Cluster, t
     with cluster.admin("test") as admin:
         topics = [*(kind.topic for kind in KINDS), TRUTH_TOPIC, "feed"]
         admin.create_topics([TopicSpec(name, 1) for name in topics])
-        with Producer(broker.address, ssl=cluster.ssl()) as producer:
+        with Producer(broker.address, **cluster.security()) as producer:
             producer.send("views", b"{}")
             producer.send("feed", b'{"member": 7, "entries": []}', key=b"7")
             producer.send(TRUTH_TOPIC, b'{"kind": "crawler"}', key=b"k")
@@ -78,7 +78,7 @@ def test_a_watch_and_a_report_read_by_tls(broker: TlsBroker, cluster: Cluster, t
 
 def test_properties_without_a_cluster_of_others_are_rejected(broker: TlsBroker, tmp_path: Path) -> None:
     options = ("--data-dir", str(tmp_path / "run"), "--port", "0", "--http-port", "0")
-    said = refused(*options, "--command-config", str(broker.config(tmp_path)))
+    said = rejected(*options, "--command-config", str(broker.config(tmp_path)))
     assert "need an existing cluster" in said
     assert "--bootstrap-server" in said
     assert not (tmp_path / "run").exists()
@@ -90,7 +90,7 @@ def test_a_key_in_a_file_of_its_own_is_rejected_since_readers_want_one_file(tmp_
     properties.write_text(
         f"security.protocol=SSL\nssl.certificate.location={tmp_path}/key.pem\nssl.key.location={tmp_path}/key.pem\n"
     )
-    said = refused("--data-dir", str(tmp_path / "run"), "-b", "127.0.0.1:1", "--command-config", str(properties))
+    said = rejected("--data-dir", str(tmp_path / "run"), "-b", "127.0.0.1:1", "--command-config", str(properties))
     assert "one PEM file" in said
 
 

@@ -1,4 +1,4 @@
-"""What keeps a run from working is told before anything is started, with the way out."""
+"""A run that cannot work is rejected before anything starts, with what to do."""
 
 from __future__ import annotations
 

@@ -98,9 +98,7 @@ def test_a_process_that_dies_is_started_again_and_that_is_reported(stories: Call
     assert story.code == 0
 
 
-def test_one_that_dies_again_and_again_ends_the_run_with_what_it_said(
-    stories: Callable[..., Story], tmp_path: Path
-) -> None:
+def test_a_process_that_keeps_dying_ends_the_run_with_its_output(stories: Callable[..., Story], tmp_path: Path) -> None:
     came_up = str(tmp_path / "came up")
     story = stories(
         broker_script="import os, socket, sys\n"
@@ -207,7 +205,7 @@ def test_who_stops_it_while_it_drains_gets_no_report(stories: Callable[..., Stor
     assert (story.code, "Stopped before the report was written." in story.heard.lines) == (1, True)
 
 
-def test_a_generator_that_somebody_else_ended_is_started_again(stories: Callable[..., Story]) -> None:
+def test_a_generator_that_another_process_ended_is_started_again(stories: Callable[..., Story]) -> None:
     story = stories(generator_script="import time; time.sleep(1)")
     story.until(lambda: "generator exited with code 0; restarting in 0.5 s" in story.seen.lines)
 

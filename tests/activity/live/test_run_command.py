@@ -1,4 +1,4 @@
-"""`penstock activity run`: what it refuses at once, and runs with Spark, from the first process to the last."""
+"""`penstock activity run`: what it rejects at once, and runs with Spark, from the first process to the last."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Session:
             self.process.wait()
 
     def state(self) -> dict[str, Any]:
-        """What the page is told; nothing while there is no page."""
+        """The data of the page; nothing while there is no page."""
         try:
             with urllib.request.urlopen(f"{self.page}/api/state", timeout=PATIENCE_S) as answer:
                 found: dict[str, Any] = json.load(answer)
@@ -98,7 +98,7 @@ def processes(state: dict[str, Any]) -> dict[str, int]:
     return {each["name"]: each["pid"] for each in state["processes"]}
 
 
-def refused(*options: str, **environment: str) -> str:
+def rejected(*options: str, **environment: str) -> str:
     done = subprocess.run(
         [*COMMAND, *options], capture_output=True, text=True, timeout=PATIENCE_S, env={**os.environ, **environment}
     )
@@ -111,10 +111,10 @@ def test_a_port_in_use_is_reported_and_nothing_is_made(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        page = refused("--data-dir", str(folder), "--http-port", port, "--port", "0")
+        page = rejected("--data-dir", str(folder), "--http-port", port, "--port", "0")
         assert f"127.0.0.1:{port} is in use" in page
         assert "--http-port" in page
-        broker = refused("--data-dir", str(folder), "--http-port", "0", "--port", port)
+        broker = rejected("--data-dir", str(folder), "--http-port", "0", "--port", port)
         assert f"--bootstrap-server 127.0.0.1:{port}" in broker
     assert not folder.exists()
 
@@ -122,15 +122,15 @@ def test_a_port_in_use_is_reported_and_nothing_is_made(tmp_path: Path) -> None:
 def test_missing_java_is_reported_and_nothing_is_made(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     options = ("--data-dir", str(folder), "--port", "0", "--http-port", "0")
-    told = refused(*options, JAVA_HOME=str(tmp_path))
-    assert "JAVA_HOME" in told
+    reported = rejected(*options, JAVA_HOME=str(tmp_path))
+    assert "JAVA_HOME" in reported
     assert not folder.exists()
 
 
 def test_invalid_options_are_rejected(tmp_path: Path) -> None:
     options = ("--data-dir", str(tmp_path / "run"), "--port", "0", "--http-port", "0")
-    assert "Did you mean operations?" in refused(*options, "--pipelines", "operation")
-    assert "0" in refused(*options, "--minutes", "0")
+    assert "Did you mean operations?" in rejected(*options, "--pipelines", "operation")
+    assert "0" in rejected(*options, "--minutes", "0")
 
 
 SMALL = ("--pipelines", "operations", "--rate", "200", "--rhythm", "flat")
@@ -144,7 +144,7 @@ def test_a_run_survives_its_pipelines_and_killed_itself_leaves_nothing_behind(tm
     with Session(folder, *SMALL) as run:
         state = run.until(lambda state: rows(state) > 500 and state["servers"])
         assert state["phase"] == "running"
-        assert "in use by another run" in refused("--data-dir", str(folder), "--port", "0", "--http-port", "0")
+        assert "in use by another run" in rejected("--data-dir", str(folder), "--port", "0", "--http-port", "0")
 
         # The pipelines are killed in the middle: they resume, and what was read is not forgotten.
         before = processes(state)
@@ -171,11 +171,11 @@ def test_a_run_ends_by_ctrl_c_and_a_second_one_continues_with_its_data(tmp_path:
         run.until_alone()
         assert json.loads((folder / "generated.json").read_text())["unacknowledged"] == 0
         assert "broker stopped: id=0 clean=true" in (folder / "logs" / "broker.log").read_text(), "it ended cleanly"
-        told = (folder / "logs" / "pipelines.log").read_text().rpartition("\n--- ")[2]
-        assert "Stopping" in told
+        reported = (folder / "logs" / "pipelines.log").read_text().rpartition("\n--- ")[2]
+        assert "Stopping" in reported
         landed = total(state)
 
-    assert "not 9" in refused("--data-dir", str(folder), "--port", "0", "--http-port", "0", "--seed", "9")
+    assert "not 9" in rejected("--data-dir", str(folder), "--port", "0", "--http-port", "0", "--seed", "9")
     with Session(folder, *SMALL) as run:
         state = run.until(lambda state: rows(state) > 500)
         assert total(state) > landed

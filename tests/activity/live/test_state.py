@@ -143,7 +143,7 @@ def test_however_much_comes_what_is_kept_has_a_bound() -> None:
     assert len(board.samples()) == SAMPLES + 51
 
 
-def test_a_pipeline_whose_process_is_gone_is_said_to_be_and_one_of_an_earlier_run_is_not_there() -> None:
+def test_a_pipeline_whose_process_is_gone_is_reported_and_one_of_an_earlier_run_is_not() -> None:
     board = Board(NOW_MS)
     rows = QueryStatus(name="rows", state="running", lag=7, batch_ms=5)
     gone = PipelineStatus(name="feed", state="running", pid=1, host="elsewhere", updated_ms=NOW_MS, queries=[rows])

@@ -74,7 +74,7 @@ def test_on_another_machine_a_pipeline_is_alive_while_its_status_is_fresh(tmp_pa
     assert not fresh.is_alive
 
 
-def test_a_damaged_status_is_nobodys(tmp_path: Path) -> None:
+def test_a_damaged_status_file_belongs_to_no_process(tmp_path: Path) -> None:
     folder = PipelineFolder(str(tmp_path), "search")
     folder.request_stop()
     assert folder.is_stop_requested()

@@ -104,7 +104,7 @@ def test_severity_and_message_say_how_bad_it_is() -> None:
     assert closed["opened"] < closed["start"]
 
 
-def test_more_work_for_all_servers_is_no_alert_but_the_same_trouble_for_all_is() -> None:
+def test_more_work_for_all_servers_is_not_an_alert_but_the_same_trouble_for_all_is() -> None:
     def slower(factor: float) -> pa.Table:
         rows = night(80).to_pylist()
         for row in rows:
@@ -131,7 +131,7 @@ def test_a_window_says_the_same_wherever_the_computation_begins() -> None:
     assert since(alerts(part)) == since(whole) != []
 
 
-def test_servers_that_come_and_go_and_windows_without_figures_are_no_matter() -> None:
+def test_servers_that_come_and_go_and_windows_without_figures_do_not_matter() -> None:
     rows = night(40).to_pylist()
     kept = [row for row in rows if not (row["server"] == "server-1" and row["start"] < START + 35 * WINDOW)]
     for row in kept[::7]:

@@ -34,7 +34,7 @@ REPORTS = tuple(report.name for report in PIPELINE.reports)
 
 
 def stretched(factor: int) -> Events:
-    """Two minutes of the site, as if they had been so many times longer."""
+    """Two minutes of the site, stretched by this factor."""
     _, events = two_minutes()
     first_ms = min(row["time"] for rows in events.values() for row in rows)
     return {
@@ -199,7 +199,7 @@ def test_day_by_day_as_at_once_and_again_from_the_log(spark: SparkSession, broke
 
 
 class Slow(LoadsAndReports):
-    """Loads what it is told to, and computes in two seconds of a clock that nobody has to wait for."""
+    """Loads the given days, and computes for two seconds of a simulated clock."""
 
     waiting = 0
     computed = 0

@@ -134,7 +134,7 @@ def test_clients_over_the_limit_have_their_excess() -> None:
     assert (over["client"], over["calls"], over["allowed"], over["excess"], over["refused"]) == ("a", 310, 300, 10, 10)
 
 
-def test_nothing_names_nobody() -> None:
+def test_without_events_there_are_no_suspects() -> None:
     for compute in (security.suspects, security.over_limit):
         assert compute(table([])).num_rows == 0
         assert compute(table([])).schema == compute(table([(0, "client", "c", ABUSER)])).schema

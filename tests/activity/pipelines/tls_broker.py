@@ -1,4 +1,4 @@
-"""A broker of ours behind TLS: whoever speaks to it in the clear is not understood, and it names no other address."""
+"""A broker behind TLS: it rejects plain text, and advertises no other address."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.testing import Broker
 
 
 class Proxy:
-    """Takes TLS off what comes, on a thread of its own."""
+    """Takes TLS off what comes, on a separate thread."""
 
     def __init__(self, folder: Path) -> None:
         self._context = server_context(folder)

@@ -22,7 +22,7 @@ class Seen(NamedTuple):
 
 
 def seen(events: Events) -> set[Seen]:
-    """All that members see, at the time they follow whoever it is of."""
+    """Everything that members see of those whom they follow at that time."""
     line: list[tuple[int, int, int, str, Mapping[str, Any]]] = []
     line += [(row["time"], 0, row["id"], "follow", row) for row in events["follows"]]
     line += [(row["time"], 1, row["id"], "post", row) for row in events["posts"]]

@@ -88,7 +88,7 @@ def test_an_incident_is_timed_from_its_start_to_the_first_publication_about_its_
         PublishedRecord("tombstone", None, T0 + 61_000),
     ]
     (found,) = incident_detections([INCIDENT], alerts, T0 + 120_000)
-    assert (found.after_ms, found.is_judged, found.said) == (8_250, True, "slow")
+    assert (found.after_ms, found.is_judged, found.detail) == (8_250, True, "slow")
     assert false_alarms([INCIDENT], alerts, T0) == ["server-3: latency", "server-2: latency"]
 
 
@@ -97,7 +97,7 @@ def test_an_incident_at_the_very_end_is_not_judged() -> None:
     assert [one.is_judged for one in incident_detections([INCIDENT], [], T0 + 74_999)] == [False]
 
 
-def test_a_trend_is_found_when_its_item_is_first_said_to_rise() -> None:
+def test_a_trend_is_found_when_its_item_is_first_published_as_rising() -> None:
     def ranked(rank: int, item: int, told_ms: int, *, rising: bool = True) -> PublishedRecord:
         return PublishedRecord(str(rank), {"rank": rank, "item": item, "rising": rising}, told_ms)
 
@@ -106,7 +106,7 @@ def test_a_trend_is_found_when_its_item_is_first_said_to_rise() -> None:
         ranked(1, 18, T0 + 21_000), ranked(1, 17, T0 - 1),
     ]  # fmt: skip
     (found,) = trend_detections([Planted("trending", "17", T0 + 15_000, T0 + 90_000, "lamp")], ranking, T0 + 120_000)
-    assert (found.after_ms, found.rank, found.said) == (20_000, 2, "lamp")
+    assert (found.after_ms, found.rank, found.detail) == (20_000, 2, "lamp")
     (nothing,) = trend_detections([Planted("trending", "99", T0 + 15_000, T0 + 90_000)], ranking, T0 + 120_000)
     assert (nothing.after_ms, nothing.is_judged) == (None, True)
 
@@ -141,7 +141,7 @@ def test_a_good_run_has_nothing_to_complain_of() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "failure_text"),
     [
         ({"tables": (count(missing=1),)}, "1 missing"),
         ({"tables": (count(surplus=2),)}, "2 duplicate"),
@@ -155,9 +155,9 @@ def test_a_good_run_has_nothing_to_complain_of() -> None:
         ({"incidents": (Detection("server-3", T0, None, True),)}, "no alert"),
     ],
 )
-def test_each_goal_that_is_missed_is_reported(changes: dict[str, Any], said: str) -> None:
+def test_each_goal_that_is_missed_is_reported(changes: dict[str, Any], failure_text: str) -> None:
     (failure,) = document(**changes).failures
-    assert said in failure
+    assert failure_text in failure
 
 
 def test_what_was_not_run_is_not_judged() -> None:

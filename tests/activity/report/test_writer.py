@@ -157,10 +157,10 @@ def test_a_run_in_which_all_was_found_and_nothing_lost(world: World, tmp_path: P
     assert "All goals are met" in outcome.text
 
     # The same by the command, without the summary: the site that opened last is looked at.
-    told = Shell(world.address)(
+    reported = Shell(world.address)(
         "activity", "report", "--warehouse", world.warehouse, "--output", tmp_path / "again.html"
     )
-    assert told.exit_code == 0, told.output
+    assert reported.exit_code == 0, reported.output
     assert (tmp_path / "again.json").exists()
 
 
@@ -183,10 +183,10 @@ def test_what_is_lost_late_or_wrong_is_reported_and_is_exit_code_1(own_world: Wo
     world.send("posts", "1", {**world.events["posts"][0], "id": 1}, world.summary["end_ms"])
     outcome = world.report(tmp_path / "out")
     assert outcome.exit_code == 1
-    told = "\n".join(outcome.failures)
-    assert "votes: 1 missing" in told
-    assert "posts: 1 waiting" in told
-    assert "spammers are found: precision 0.83, recall 1.00 (10 of 10); wrong 1000000, 1000001" in told
+    reported = "\n".join(outcome.failures)
+    assert "votes: 1 missing" in reported
+    assert "posts: 1 waiting" in reported
+    assert "spammers are found: precision 0.83, recall 1.00 (10 of 10); wrong 1000000, 1000001" in reported
     assert len(outcome.failures) == 2
     assert "Missed: " in outcome.text
 

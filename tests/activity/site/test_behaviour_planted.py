@@ -1,4 +1,4 @@
-"""What is told as truth is what happens, and what looks like it is told apart."""
+"""The truth file lists exactly what was planted, and look-alikes are not in it."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def test_as_fast_as_possible_does_not_wait_for_the_clock() -> None:
     assert min(story.records.times) >= START_MS
 
 
-def test_so_many_events_are_so_many() -> None:
+def test_the_number_of_events_is_the_one_requested() -> None:
     story = Story(Plan(START_MS, is_paced=False, events=12_345), malformed=0.05)
     summary = story.run()
     assert total(summary) == len(story.records.times) == 12_345
@@ -201,7 +201,7 @@ def test_site_that_continues_later_does_not_publish_past_truth() -> None:
     assert all(value["end_ms"] is None or value["end_ms"] > START_MS + 3_600_000 for value in values)
 
 
-def test_when_the_broker_does_not_answer_no_more_is_made_than_there_is_room_for() -> None:
+def test_when_the_broker_does_not_answer_events_are_made_only_while_there_is_room() -> None:
     site = Site(seed=1, rate=100_000, origin_ms=START_MS, rhythm="flat")
     story = Story(Plan(START_MS, is_paced=False, minutes=1), site=site)
     story.records.is_stalled = True

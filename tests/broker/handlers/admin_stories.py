@@ -15,7 +15,7 @@ from tests.cluster.cluster_stories import open_tree, run
 
 from penstock.broker.dynamic_config import SettingsRules
 from penstock.broker.handlers import configs, create_partitions, create_topics, delete_topics
-from penstock.broker.request import Handler, Request
+from penstock.broker.request import Handler, LongRequests, Request
 from penstock.broker.settings import BrokerSettings, settings_from
 from penstock.cluster.controller.topics import TopicDefaults
 from penstock.cluster.membership.standalone import StandaloneMetadata
@@ -79,6 +79,7 @@ class Stage:
         clock = ManualClock(1_700_000_000_000)
         self.services = services_for(settings, NODE_ID, clock=clock, files=files)
         self.services.loop = asyncio.get_running_loop()
+        self.services.long_requests = LongRequests(self.services)
         self.services.cluster = self.cluster = StandaloneMetadata(
             tree,
             clock,

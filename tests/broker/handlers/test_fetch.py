@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
@@ -42,6 +43,28 @@ def waiting_for(broker: Broker, topic: str) -> int:
 
 def errors_of(answer: FetchResponse) -> list[int]:
     return [partition.error_code for topic in answer.responses for partition in topic.partitions]
+
+
+# --- the way of the bytes
+
+
+def test_a_large_fetch_leaves_the_log_by_sendfile(
+    broker: Broker, client: WireClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = make_topic(broker)
+    batch = batch_of(*[b"x" * 1000] * 500)
+    client.produce(topic, batch)
+    sendfile = os.sendfile
+    sent: list[int] = []
+
+    def counted(out: int, descriptor: int, position: int, count: int) -> int:
+        sent.append(sendfile(out, descriptor, position, count))
+        return sent[-1]
+
+    monkeypatch.setattr(os, "sendfile", counted)
+    data = bytes_of(client.fetch(topic))
+    assert sum(sent) == len(data) == len(batch)
+    assert len(records_in(data)) == 500
 
 
 # --- errors

@@ -227,7 +227,7 @@ def test_a_follower_out_of_range_gets_the_bounds_of_the_log() -> None:
     assert (data.log_start_offset, data.high_watermark) == (1, 2)
 
 
-def test_followers_are_heard_only_under_the_epoch_that_the_cluster_knows_and_of_the_leader() -> None:
+def test_followers_count_only_under_their_registered_epoch_and_the_leaders_epoch() -> None:
     leader = Served(1, cluster(1, 5))
     assert only(Follower(leader, epoch=99).fetch(0)).error_code == ErrorCode.STALE_BROKER_EPOCH
     assert only(Follower(leader).fetch(0, leader_epoch=4)).error_code == ErrorCode.FENCED_LEADER_EPOCH
@@ -238,7 +238,7 @@ def test_followers_are_heard_only_under_the_epoch_that_the_cluster_knows_and_of_
     assert (data.current_leader.leader_id, data.current_leader.leader_epoch) == (1, 5)
 
 
-def test_a_broker_back_under_a_new_epoch_is_heard_in_the_session_of_its_former_one() -> None:
+def test_a_broker_that_returns_with_a_new_epoch_continues_the_session_of_its_previous_one() -> None:
     """Its session ended, or its registration did and not its connection: what is at rest must be looked at again."""
     leader = Served(1, cluster(1, 5, isr=(1, 2)))
     second = Follower(leader)
@@ -475,20 +475,20 @@ def test_a_consumer_is_sent_to_the_replica_in_its_rack_and_served_there() -> Non
 
 
 def test_partitions_led_elsewhere_are_not_unknown() -> None:
-    stranger = Served(1, cluster(2, 5, replicas=(2, 3), isr=(2, 3)))
-    assert only(consume(stranger)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    stranger.take(ClusterImage(cluster_id="c"))
-    assert only(consume(stranger)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    outsider = Served(1, cluster(2, 5, replicas=(2, 3), isr=(2, 3)))
+    assert only(consume(outsider)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    outsider.take(ClusterImage(cluster_id="c"))
+    assert only(consume(outsider)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_the_current_leader_is_returned_only_by_versions_with_its_address() -> None:
     """A client that gets a leader without its address, and does not know that broker, cannot connect to it."""
-    stranger = Served(1, cluster(2, 5, replicas=(2, 3), isr=(2, 3)))
+    outsider = Served(1, cluster(2, 5, replicas=(2, 3), isr=(2, 3)))
     for version in (12, 15):
-        (answer,) = consume(stranger, version=version)
+        (answer,) = consume(outsider, version=version)
         assert (only([answer]).current_leader.leader_id, answer.node_endpoints) == (-1, [])
     for version in (16, 17):
-        (answer,) = consume(stranger, version=version)
+        (answer,) = consume(outsider, version=version)
         assert (only([answer]).current_leader.leader_id, answer.node_endpoints[0].host) == (2, "host2")
 
 

@@ -174,7 +174,7 @@ def test_epochs_that_never_were_have_no_end(broker: Broker, client: WireClient) 
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_log_dirs_tell_what_partitions_weigh(
+def test_log_dirs_show_the_size_of_partitions(
     embedded: EmbeddedBroker, broker: Broker, client: WireClient, version: int
 ) -> None:
     topic = make_topic(broker, partitions=2)

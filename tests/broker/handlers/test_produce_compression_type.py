@@ -24,7 +24,7 @@ from penstock.records.compression import compress
 from penstock.records.kernel import write_header
 from penstock.records.legacy import LegacyMessage, encode_message_set
 from penstock.testing.embedded_broker import EmbeddedBroker
-from penstock.wire.protocol import ErrorCode
+from penstock.wire.protocol import OFFSETS_TOPIC, ErrorCode
 
 TYPES: Mapping[str, Codec] = {
     "uncompressed": Codec.NONE,
@@ -95,7 +95,7 @@ def test_the_brokers_setting_counts_for_topics_without_one_and_not_for_committed
         for name in (topic, other):
             client.produce(name, batch_of(b"a" * 100, codec=Codec.GZIP))
         assert (codecs_of(client, topic), codecs_of(client, other)) == ([Codec.LZ4], [Codec.GZIP])
-        on_loop(own.broker, own.broker.services.topic_creation.create_offsets_topic())
+        on_loop(own.broker, own.broker.services.topic_creation.create_internal_topic(OFFSETS_TOPIC))
         offsets = own.broker.replicas.get("__consumer_offsets", 0)
         assert offsets is not None
         assert offsets.log.settings.compression_codec is None

@@ -21,6 +21,7 @@ from penstock.broker.settings.catalogue import (
     nearest,
     scope_of,
 )
+from penstock.broker.settings.listener_security import SECURITY
 from penstock.broker.settings.server_properties import OLD_NAMES, PER_TOPIC, RENAMED
 from penstock.config_def import (
     HOUR_MS,
@@ -230,7 +231,7 @@ def test_only_declared_settings_and_those_of_listeners_have_an_effect() -> None:
         for declaration in declarations(section).values()
         for definition in declaration.broker_definitions()
     }
-    apart = {each.name for each in (*LISTENERS, *ALIASES)}
+    apart = {each.name for each in (*LISTENERS, *SECURITY, *ALIASES)}
     assert {each.name for each in BROKER_DEFINITIONS.values() if each.has_effect} == declared | apart
 
 
@@ -252,7 +253,7 @@ def test_every_topic_setting_falls_back_on_a_setting_of_the_broker_that_exists()
     assert names <= set(BROKER_DEFINITIONS)
 
 
-def test_old_names_stand_for_settings_that_exist_and_are_no_settings_themselves() -> None:
+def test_old_names_are_aliases_of_existing_settings_and_not_settings_themselves() -> None:
     assert {name for name, _ in RENAMED.values()} <= set(BROKER_DEFINITIONS)
     assert {name for name, _ in PER_TOPIC.values()} - {""} <= set(TOPIC_DEFINITIONS)
     assert not OLD_NAMES & set(BROKER_DEFINITIONS)

@@ -61,7 +61,6 @@ def test_the_default_is_port_9092_on_all_addresses() -> None:
         ("PLAINTEXT://a:1,", "NAME://host:port"),
         ("PLAINTEXT://a:1,plaintext://b:2", "two listeners are named PLAINTEXT"),
         ("OTHER://a:1", "add OTHER:PLAINTEXT to listener.security.protocol.map"),
-        ("SSL://a:1", "is not supported"),
         ("PLAINTEXT://" + ":" * 50_000, "NAME://host:port"),
     ],
 )
@@ -158,3 +157,18 @@ def test_an_advertised_host_without_an_address_is_worth_a_word() -> None:
     (doubt,) = unreachable_hosts([plaintext("unknown", 1)], resolve)
     assert "unknown" in doubt
     assert "advertised.listeners" in doubt
+
+
+@pytest.mark.parametrize(
+    ("proxied", "reason"),
+    [("OTHER", "'OTHER' is not advertised; it must be one of ONE, PLAINTEXT"), ("plaintext", "add another listener")],
+)
+def test_a_proxied_listener_is_advertised_and_not_that_of_brokers(proxied: str, reason: str) -> None:
+    listeners = {
+        "listeners": "PLAINTEXT://:9092,ONE://:9095",
+        "listener_security_protocol_map": "PLAINTEXT:PLAINTEXT,ONE:PLAINTEXT",
+    }
+    with pytest.raises(InvalidSettings, match=reason) as caught:
+        load(**listeners, penstock_proxy_listeners=proxied)
+    assert caught.value.problems[0].name == "penstock.proxy.listeners"
+    assert load(**listeners, penstock_proxy_listeners="one").penstock_proxy_listeners == {"ONE"}

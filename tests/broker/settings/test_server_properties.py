@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.broker.settings.server_properties import MAX_FILE_BYTES, parse_properties, read_properties
 from penstock.config_def import UnreadableFile
+from penstock.properties_file import MAX_FILE_BYTES, parse_properties, read_properties
 
 
 def pairs(text: str) -> list[tuple[str, str]]:

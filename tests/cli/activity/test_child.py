@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
-import time
 from pathlib import Path
 
+import pytest
 from tests.ports import free_port
 from tests.timeouts import until
 
 from penstock.runtime.supervisor import LoggedChild
 
+_PARENTS = {signal.SIGINT, signal.SIGHUP, signal.SIGTERM}
 
+
+def pending(pid: int) -> set[signal.Signals]:
+    """The signals that a process was sent and has blocked."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    found = re.search(r"^ShdPnd:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    assert found is not None
+    return {number for number in _PARENTS if int(found[1], 16) & 1 << (number - 1)}
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="blocked signals are seen in /proc")
 def test_a_command_as_a_child_obeys_its_parent_and_ignores_the_terminal(tmp_path: Path) -> None:
     log = tmp_path / "broker.log"
     command = [
@@ -27,7 +39,8 @@ def test_a_command_as_a_child_obeys_its_parent_and_ignores_the_terminal(tmp_path
         assert child.pid is not None
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
             os.kill(child.pid, number)
-        time.sleep(0.5)
+        pid = child.pid
+        until(lambda: not child.is_alive or pending(pid) >= _PARENTS, "the signals are kept for later")
         assert child.is_alive
         child.request_stop()
         until(lambda: not child.is_alive, "the broker stops")

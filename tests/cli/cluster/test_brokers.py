@@ -51,8 +51,8 @@ def test_a_broker_is_described_with_what_was_altered(shell: Shell, cluster: Scri
     (document,) = shell.json("brokers", "describe", 1)["brokers"]
     assert document["settings"] == {"log.retention.ms": "5"}
     assert document["folders"][0]["path"] == "/data/1"
-    refused = shell("brokers", "describe", 9)
-    assert (refused.exit_code, "The brokers are 0, 1, 2." in refused.stderr) == (4, True)
+    rejected = shell("brokers", "describe", 9)
+    assert (rejected.exit_code, "The brokers are 0, 1, 2." in rejected.stderr) == (4, True)
 
 
 def test_numbers_of_brokers_are_completed(shell: Shell) -> None:

@@ -13,8 +13,8 @@ from tests.cli.commands import Shell
 from tests.ports import free_port
 from tests.timeouts import PATIENCE_S
 
-from penstock.cli.cluster import doctor_checks
-from penstock.cli.cluster.doctor_checks import OK, PROBLEM
+from penstock.client import diagnosis
+from penstock.client.diagnosis import OK, PROBLEM
 from penstock.client.producer import Producer
 from penstock.testing.embedded_broker import EmbeddedBroker
 
@@ -32,9 +32,9 @@ def checks(found: list[dict[str, Any]], level: str) -> set[str]:
 
 @pytest.fixture
 def roomy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk of whoever runs the tests may be nearly full."""
-    monkeypatch.setattr(doctor_checks, "_FREE_SHARE", 0.0)
-    monkeypatch.setattr(doctor_checks, "_FREE_BYTES", 0)
+    """The disk of the machine that runs the tests may be nearly full."""
+    monkeypatch.setattr(diagnosis, "FREE_SHARE", 0.0)
+    monkeypatch.setattr(diagnosis, "FREE_BYTES", 0)
 
 
 @pytest.mark.usefixtures("roomy")
@@ -72,14 +72,14 @@ def test_every_address_has_a_finding_of_its_own() -> None:
 
 
 def test_a_wrong_advertised_address(tmp_path: Path) -> None:
-    bound, told = free_port(), free_port()
-    settings = {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{told}"}
+    bound, reported = free_port(), free_port()
+    settings = {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{reported}"}
     with EmbeddedBroker(str(tmp_path), port=bound, settings=settings):
         code, found = findings(Shell(f"127.0.0.1:{bound}"))
     assert code == 1
     (problem,) = [finding for finding in found if finding["level"] == PROBLEM]
     assert problem["check"] == "advertised"
-    assert f"advertises 127.0.0.1:{told}" in problem["text"]
+    assert f"advertises 127.0.0.1:{reported}" in problem["text"]
     assert "advertised.listeners" in problem["advice"]
 
 

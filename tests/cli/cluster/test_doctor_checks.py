@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.cluster import doctor_checks
-from penstock.cli.cluster.doctor_checks import NOTE, OK, PROBLEM, _disk, _skew
 from penstock.client.admin import LogDirectory
+from penstock.client.diagnosis import NOTE, OK, PROBLEM, disk_finding, skew
 
 
 @pytest.mark.parametrize(("ahead_s", "level"), [(0.2, OK), (-4.9, OK), (6, PROBLEM), (-3600, PROBLEM)])
 def test_clocks_may_differ_a_little(ahead_s: float, level: str) -> None:
-    assert _skew("broker 0", ahead_s, 0.0).level == level
+    assert skew("broker 0", ahead_s, 0.0).level == level
 
 
 GB = 1024**3
@@ -25,17 +25,17 @@ GB = 1024**3
     [(100 * GB, 50 * GB, OK), (100 * GB, 9 * GB, PROBLEM), (5 * GB, GB // 2, PROBLEM), (-1, -1, NOTE)],
 )
 def test_disks_that_are_nearly_full(total: int, free: int, level: str) -> None:
-    finding = _disk("broker 0", LogDirectory("/data", total, free, {}), local=False)
+    finding = disk_finding("broker 0", LogDirectory("/data", total, free, {}), local=False)
     assert finding.level == level
 
 
 def test_a_disk_of_an_old_broker_on_this_machine_is_looked_at(tmp_path: Path) -> None:
-    assert "free" in _disk("broker 0", LogDirectory(str(tmp_path), -1, -1, {}), local=True).text
-    assert _disk("broker 0", LogDirectory("/no/such", -1, -1, {}), local=True).level == NOTE
+    assert "free" in disk_finding("broker 0", LogDirectory(str(tmp_path), -1, -1, {}), local=True).text
+    assert disk_finding("broker 0", LogDirectory("/no/such", -1, -1, {}), local=True).level == NOTE
 
 
 def test_a_folder_that_is_offline() -> None:
-    finding = _disk("broker 0", LogDirectory("/data", 1, 1, {}, error=RuntimeError("it burns")), local=False)
+    finding = disk_finding("broker 0", LogDirectory("/data", 1, 1, {}, error=RuntimeError("it burns")), local=False)
     assert (finding.level, "it burns" in finding.text) == (PROBLEM, True)
 
 

@@ -42,7 +42,7 @@ def test_preferred_leaders_are_elected_again(shell: Shell, cluster: ScriptedClus
 def test_an_election_that_fails_says_what_to_do(
     shell: Shell, cluster: ScriptedCluster, kind: str, code: int, advice: str
 ) -> None:
-    cluster.refusals = {("views", 1): code}
+    cluster.rejections = {("views", 1): code}
     result = shell("elect", kind, "views:1")
     assert result.exit_code == 4
     assert "Election failed for 1 partition: views-1" in result.stderr

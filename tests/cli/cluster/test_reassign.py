@@ -1,6 +1,6 @@
-"""`penstock reassign` and `penstock elect`: what they ask for, what they say, what they refuse.
+"""`penstock reassign` and `penstock elect`: what they ask for, what they say, what they reject.
 
-The cluster only answers; how a real one moves partitions is told in tests/peers and tests/cluster.
+The cluster is scripted; tests/peers and tests/cluster move partitions in real ones.
 """
 
 from __future__ import annotations
@@ -88,10 +88,10 @@ def test_a_partition_on_its_way_is_left_out_of_a_plan(shell: Shell, cluster: Scr
 
 def test_an_offline_broker_keeps_its_replicas_unless_it_is_excluded(shell: Shell, cluster: ScriptedCluster) -> None:
     cluster.away = {2}
-    refused = shell("reassign", "plan", "other")
-    assert refused.exit_code == 4
-    assert "Broker 2 has replicas of these partitions and is offline." in refused.stderr
-    assert "--without 2" in refused.stderr
+    rejected = shell("reassign", "plan", "other")
+    assert rejected.exit_code == 4
+    assert "Broker 2 has replicas of these partitions and is offline." in rejected.stderr
+    assert "--without 2" in rejected.stderr
     assert [each["replicas"] for each in shell.json("reassign", "plan", "other", "--without", "2")["partitions"]] == [
         [1, 0]
     ]
@@ -160,7 +160,7 @@ def test_a_change_of_order_needs_no_throttle(shell: Shell, cluster: ScriptedClus
 def test_a_throttle_does_not_outlive_a_plan_that_is_rejected(
     shell: Shell, cluster: ScriptedCluster, tmp_path: Path
 ) -> None:
-    cluster.refusals = {("views", 0): _INVALID_ASSIGNMENT}
+    cluster.rejections = {("views", 0): _INVALID_ASSIGNMENT}
     result = shell("reassign", "start", written(tmp_path, entry(0, [1])), "--throttle", "1MB")
     assert result.exit_code == 4
     assert "Cannot reassign 1 partition: views-0" in result.stderr
@@ -170,7 +170,7 @@ def test_a_throttle_does_not_outlive_a_plan_that_is_rejected(
 def test_some_partitions_are_moved_although_others_are_rejected(
     shell: Shell, cluster: ScriptedCluster, tmp_path: Path
 ) -> None:
-    cluster.refusals = {("views", 0): _INVALID_ASSIGNMENT}
+    cluster.rejections = {("views", 0): _INVALID_ASSIGNMENT}
     cluster.finishes_moves = False
     result = shell("reassign", "start", written(tmp_path, entry(0, [1]), entry(1, [1])), "--format", "json")
     assert result.exit_code == 4

@@ -57,7 +57,7 @@ def test_a_partition_is_dumped_segment_by_segment(tmp_path: Path) -> None:
     assert [batch["baseOffset"] for batch in batches] == list(range(0, 240, 4))
 
 
-def test_text_and_json_tell_the_same(tmp_path: Path) -> None:
+def test_text_and_json_show_the_same(tmp_path: Path) -> None:
     folder = transactional(tmp_path / "t-0")
     as_json = lines(run("log", "dump", folder, "--records", "--format", "json"))
     as_text = [line for line in run("log", "dump", folder, "--records").stdout.splitlines() if line[:7] != "Dumping"]

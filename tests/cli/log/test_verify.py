@@ -26,10 +26,10 @@ from tests.cli.logs import (
 )
 from tests.timeouts import PATIENCE_S
 
-from penstock.cli.output import counted, human_bytes
 from penstock.log.index import OFFSET_ENTRY
 from penstock.records import encode_batch
 from penstock.runtime.files import PosixFiles
+from penstock.runtime.quantities import counted, human_bytes
 
 
 def test_a_sound_partition(tmp_path: Path) -> None:

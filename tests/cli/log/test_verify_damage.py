@@ -50,7 +50,7 @@ def test_a_flipped_byte_is_reported_with_its_batch(tmp_path: Path) -> None:
     assert f"continue from {third.next_offset}" in found["advice"]
 
 
-def test_text_tells_the_same(tmp_path: Path) -> None:
+def test_text_shows_the_same(tmp_path: Path) -> None:
     folder = partition(tmp_path / "t-0")
     path = segments(folder)[1]
     third = headers(path)[2]
@@ -99,10 +99,12 @@ def test_a_torn_tail_will_be_cut(tmp_path: Path) -> None:
 def test_findings_agree_with_recovery(tmp_path: Path) -> None:
     path = one_segment(tmp_path / "t-0")
     flip(path, headers(path)[9].position + 80)
-    told = finding(tmp_path / "t-0")
+    reported = finding(tmp_path / "t-0")
     recovered = open_log(PosixFiles(), str(tmp_path / "t-0"), LogSettings(), clean=False)
-    assert [(damage.path, damage.position) for damage in recovered.damages] == [(told["file"], told["position"])]
-    assert recovered.log.log_end_offset == told["offset"]
+    assert [(damage.path, damage.position) for damage in recovered.damages] == [
+        (reported["file"], reported["position"])
+    ]
+    assert recovered.log.log_end_offset == reported["offset"]
     recovered.log.close()
     assert run("log", "verify", tmp_path / "t-0").exit_code == 0
 

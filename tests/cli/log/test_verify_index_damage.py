@@ -139,14 +139,14 @@ def test_a_time_index_beyond_the_log(tmp_path: Path) -> None:
     assert "names offset 4000, but the segment ends before 80" in index_finding(path, ".timeindex")["reason"]
 
 
-def test_nothing_is_said_of_entries_that_point_into_damage(tmp_path: Path) -> None:
+def test_entries_that_point_into_damage_are_not_reported(tmp_path: Path) -> None:
     path = one_segment(tmp_path / "t-0")
     found = headers(path)
     patch(path, found[4].position, b"\xee" * (found[12].position - found[4].position))
     assert finding(path.parent)["kind"] == "batch"
 
 
-def test_an_index_verified_alone_tells_only_of_itself(tmp_path: Path) -> None:
+def test_an_index_verified_alone_reports_only_itself(tmp_path: Path) -> None:
     path = one_segment(tmp_path / "t-0")
     rewrite(path.with_suffix(".index"), 3, key=1)
     cut(path.with_suffix(".timeindex"), 7)

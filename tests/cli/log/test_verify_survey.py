@@ -24,7 +24,7 @@ STARTS = [sum(map(len, BATCHES[:number])) for number in range(len(BATCHES))]
 
 
 class MemoryFile:
-    """A file of bytes; `sizes` are what it tells of its size, one after the other, then the truth."""
+    """A file of bytes; `sizes` are the sizes that it reports, one after the other, then the true one."""
 
     path = "memory"
     closed = False
@@ -127,7 +127,7 @@ def test_a_length_beyond_the_file_does_not_hide_what_follows() -> None:
     assert sound_offsets(items) == [number * 4 for number in range(12) if number != 2]
 
 
-def test_a_batch_inside_a_damaged_record_is_not_taken_for_one_of_the_log() -> None:
+def test_a_batch_inside_a_damaged_record_is_not_a_batch_of_the_log() -> None:
     # Its offset lies before those that may come next.
     inner = bytes(encode_batch(records(0), base_offset=3))
     outer = encode_batch([(START_MS, b"k", inner, ())], base_offset=48)
@@ -248,7 +248,7 @@ def test_whatever_is_overwritten_what_is_outside_of_it_is_found(data: st.DataObj
     before = [number * 4 for number in range(12) if ends[number] <= start]
     behind = [number * 4 for number in range(12) if STARTS[number] >= end]
     assert offsets[: len(before)] == before
-    # No checksum covers a batch's offset: junk there alone is no damage to a walk.
+    # No checksum covers a batch's offset: junk there alone does not damage a scan.
     if set(offsets) <= set(range(0, 48, 4)):
         assert set(behind) <= set(offsets)
 

@@ -102,9 +102,7 @@ def test_what_does_not_fit_the_schema_is_reported_with_its_line(shell: Shell, si
     assert [json.loads(line) for line in shown] == VIEWS
 
 
-def test_a_value_that_is_not_a_avro_of_the_schema_is_reported_by_consume(
-    shell: Shell, single: str, schema: Path
-) -> None:
+def test_a_value_that_is_not_avro_of_the_schema_is_reported_by_consume(shell: Shell, single: str, schema: Path) -> None:
     shell.done("produce", single, stdin="plain text\n")
     result = shell("consume", single, "--from-beginning", "--exit", "--value-decoder", f"avro:{schema}")
     assert result.exit_code == 1
@@ -113,11 +111,11 @@ def test_a_value_that_is_not_a_avro_of_the_schema_is_reported_by_consume(
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [(None, "cannot be read"), ("{", "is not JSON"), ('{"type": "nonsense"}', "not a schema: {'type': 'nonsense'}")],
 )
 def test_a_schema_that_is_missing_or_none_is_reported_before_anything_is_sent(
-    shell: Shell, single: str, tmp_path: Path, text: str | None, told: str
+    shell: Shell, single: str, tmp_path: Path, text: str | None, reported: str
 ) -> None:
     path = tmp_path / "bad.avsc"
     if text is not None:
@@ -128,4 +126,4 @@ def test_a_schema_that_is_missing_or_none_is_reported_before_anything_is_sent(
     ):
         result = shell(*command, stdin="{}\n")
         assert result.exit_code == 2, result.output
-        assert told in result.stderr
+        assert reported in result.stderr

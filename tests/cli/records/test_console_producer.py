@@ -83,7 +83,7 @@ def test_what_is_tried_again_is_reported_with_its_reason(capsys: pytest.CaptureF
     assert second.startswith("Still retrying after 20 s: views-0 on broker 0: ")
 
 
-def test_why_a_record_is_not_taken_is_said_while_it_is_tried() -> None:
+def test_why_a_record_is_rejected_is_reported_while_it_is_retried() -> None:
     """For two minutes it would be tried; the reason comes at once."""
     with EmbeddedBroker(settings={"min.insync.replicas": "2"}) as broker:
         broker.create_topic("views")

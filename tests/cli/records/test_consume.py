@@ -134,6 +134,17 @@ def test_topics_by_pattern_have_ends_too(shell: Shell, broker: EmbeddedBroker, g
     ]
 
 
+def test_black_list_alone_leaves_out_only_its_topics() -> None:
+    with EmbeddedBroker() as own:
+        shell = Shell(own.address)
+        for name in ("web-eu", "web-us", "app-eu", "app-us"):
+            own.create_topic(name)
+            shell.done("produce", name, stdin=f"{name}\n")
+        shown = shell.lines("consume", "--blacklist", "web-.*", "--from-beginning", "-n", 2, "-q")
+        assert sorted(shown) == ["app-eu", "app-us"]
+        assert shell.lines("consume", "--blacklist", "web-.*,.*-us", "--exit", "-q") == ["app-eu"]
+
+
 def test_topics_by_white_list_and_black_list(shell: Shell, broker: EmbeddedBroker, group: str) -> None:
     for name in ("web-eu", "web-us", "app-eu"):
         broker.create_topic(f"{group}.{name}")
@@ -151,12 +162,19 @@ def test_topics_by_white_list_and_black_list(shell: Shell, broker: EmbeddedBroke
     assert shell("consume", "x", "--include", "y").exit_code == 2
 
 
-def test_a_group_goes_on_where_it_was(shell: Shell, filled: str, group: str) -> None:
+def test_a_group_continues_at_its_position(shell: Shell, filled: str, group: str) -> None:
     first = shell.done("consume", filled, "--group", group, "--from-beginning", "--max-messages", 4, "-q")
     assert first.split() == ["v0", "v1", "v2", "v3"]
     rest = shell.done("consume", filled, "--group", group, "--exit", "-q")
     assert rest.split() == ["v4", "v5", "v6", "v7", "v8", "v9"]
     assert shell.json("groups", "describe", group)["groups"][0]["lagRecords"] == 0
+
+
+def test_a_record_that_comes_with_the_assignment_is_shown(shell: Shell, group: str) -> None:
+    shell.done("produce", f"{group}.one", stdin="alone\n")
+    options = ("--group", group, "--from-beginning", "--exit", "-q")
+    assert shell.lines("consume", f"{group}.one", *options) == ["alone"]
+    assert shell.lines("consume", f"{group}.one", *options) == []
 
 
 def test_a_group_commits_nothing_that_was_not_shown(shell: Shell, filled: str, group: str) -> None:

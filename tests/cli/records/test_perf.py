@@ -62,3 +62,12 @@ def test_a_topic_that_a_measurement_creates_is_reported(shell: Shell, single: st
     typo = shell.at_terminal(*words, f"{single}x")
     assert (typo.returncode, f"Did you mean {single}? Use --create to create it." in typo.stderr) == (4, True)
     assert f"{single}x" not in shell.lines("topics", "list")
+
+
+def test_the_topic_may_be_an_argument_but_only_one(shell: Shell, topic: str) -> None:
+    assert "10 records" in shell.done("perf", "produce", topic, "-n", 10)
+    assert json.loads(shell.done("perf", "consume", topic, "--json"))["records"] == 10
+    several = shell("perf", "consume", topic, "-t", "another")
+    assert several.exit_code == 2
+    assert "One topic is measured at a time" in several.stderr
+    assert "Missing argument 'TOPIC'" in shell("perf", "latency").stderr

@@ -1,4 +1,4 @@
-"""A cluster on this machine: what it is made of, what is continued, what is refused; and workers of a host."""
+"""A cluster on this machine: what it is made of, what is continued, what is rejected; and workers of a host."""
 
 from __future__ import annotations
 

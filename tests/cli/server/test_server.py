@@ -191,7 +191,7 @@ def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
 
 
 def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
-    # The stop is held up for good, as by a disk that does not answer.
+    # The stop never ends, as by a disk that does not answer.
     code = (
         "import sys, threading\nfrom penstock.broker.broker import Broker\nfrom penstock.cli.main import main\n"
         "async def stuck(self):\n    print('stuck', flush=True)\n    threading.Event().wait()\n"
@@ -223,7 +223,7 @@ def test_an_unknown_setting_is_a_warning_with_the_nearest_name(tmp_path: Path) -
         broker.address()
         assert broker.stop() == 0
     (warning,) = [line for line in broker.said if " WARNING " in line]
-    assert "server.properties:1: num.partitons" in warning
+    assert "name=num.partitons where=server.properties:1 reason=unknown setting" in warning
     assert "did you mean num.partitions?" in warning
 
 

@@ -23,6 +23,7 @@ def shell_of(cluster: Running) -> Shell:
     return Shell(next(line for line in cluster.said if "Kafka clients" in line).split()[-1])
 
 
+@pytest.mark.long
 def test_a_cluster_heals_itself_stops_in_order_and_is_continued(tmp_path: Path) -> None:
     with Running("up", "--brokers", "2", *ANYWHERE, cwd=tmp_path) as cluster:
         cluster.until("Starting 1 ZooKeeper and 2 brokers")

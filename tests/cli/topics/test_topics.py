@@ -45,9 +45,9 @@ def test_a_topic_in_text_shows_leaders_replicas_offsets_and_sizes(shell: Shell, 
 
 
 def test_if_not_exists_accepts_an_existing_topic(shell: Shell, topic: str) -> None:
-    refused = shell("topics", "create", topic)
-    assert refused.exit_code == 4
-    assert "--if-not-exists" in refused.stderr
+    rejected = shell("topics", "create", topic)
+    assert rejected.exit_code == 4
+    assert "--if-not-exists" in rejected.stderr
     assert shell.done("topics", "create", topic, "--if-not-exists") == f"{topic} already exists.\n"
 
 

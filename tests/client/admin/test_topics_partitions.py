@@ -103,7 +103,7 @@ def test_a_controller_that_moves_is_followed(moved: Message) -> None:
     assert broker.run(lambda admin: admin.elect_leaders("preferred", [A0])) == {A0: None}
 
 
-def test_a_partition_that_is_not_answered_is_not_taken_for_done() -> None:
+def test_a_partition_without_an_answer_does_not_count_as_done() -> None:
     broker = Asked(ApiKey.ELECT_LEADERS, elected((A0, 0)))
     outcomes = broker.run(lambda admin: admin.elect_leaders("preferred", [A0, A1]))
     assert outcomes[A0] is None
@@ -207,7 +207,7 @@ def test_eligible_leaders_come_page_by_page() -> None:
     assert [request.cursor and request.cursor.partition_index for request in broker.requests] == [None, 1, 2]
 
 
-def test_a_broker_that_turns_in_circles_is_not_asked_for_ever() -> None:
+def test_a_broker_that_turns_in_circles_is_not_asked_forever() -> None:
     broker = Asked(ApiKey.DESCRIBE_TOPIC_PARTITIONS, page(0, [3], 0), page(0, [3], 0), highest=0)
     assert described(broker, 1) == [((3,), (9,))]
 

@@ -35,7 +35,7 @@ def member(
 def holding(
     assignor: Assignor, name: str, topics: Iterable[str], owned: Iterable[TopicPartition], generation: int = 1
 ) -> GroupMember:
-    """A member as the group would see it: sticky ones tell of their past in the user data."""
+    """A member as the group sees it: sticky ones report their previous partitions in the user data."""
     held = tuple(owned)
     cooperative = assignor.protocol == "cooperative"
     subscription = Subscription(

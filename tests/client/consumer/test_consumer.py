@@ -12,6 +12,7 @@ from tests.broker.wire_client import BEGIN_MS, WireClient, delete_topic, make_to
 from tests.client.consumer.consumer_stories import fill, filled_topic, new_group, numbers, read, read_in_turns, reader
 from tests.timeouts import NEVER_MS, PATIENCE_MS, PATIENCE_S, until
 
+from penstock.client.admin import Admin
 from penstock.client.cluster_metadata import OffsetAndTimestamp, TopicPartition
 from penstock.client.consumer.consumer import Consumer
 from penstock.client.consumer.fetcher import RebalanceCallback
@@ -59,7 +60,7 @@ def test_every_codec_is_read_as_records_and_as_columns(broker: EmbeddedBroker, c
     assert found == list(range(50))
 
 
-def test_an_iteration_that_was_left_goes_on_where_it_was_by_whatever_means(broker: EmbeddedBroker) -> None:
+def test_an_iteration_that_was_left_continues_at_its_position_by_any_means(broker: EmbeddedBroker) -> None:
     topic = filled_topic(broker, 60)
     with reader(broker.address, topic) as consumer:
         assert read(consumer, 5) == [0, 1, 2, 3, 4]
@@ -189,10 +190,31 @@ def test_the_reset_policy_latest_begins_with_what_comes(broker: EmbeddedBroker) 
         assert read(consumer, 1) == [10]
 
 
+def test_the_reset_policy_latest_skips_to_the_end_from_an_offset_that_does_not_exist(broker: EmbeddedBroker) -> None:
+    topic = filled_topic(broker, 10)
+    here = TopicPartition(topic, 0)
+    with Admin(broker.address) as admin:
+        admin.delete_records({here: 5})
+    with reader(broker.address, topic, auto_offset_reset="latest") as consumer:
+
+        def is_at(end: int) -> bool:
+            assert consumer.poll(20) == {}, "nothing is handed out on the way"
+            return consumer.position(here) == end
+
+        consumer.seek(here, 5_000)
+        until(lambda: is_at(10), "it is reset from beyond the end")
+        fill(broker, topic, [10])
+        assert read(consumer, 1) == [10]
+        consumer.seek(here, 2)
+        until(lambda: is_at(11), "it is reset from what was deleted")
+        fill(broker, topic, [11])
+        assert read(consumer, 1) == [11]
+
+
 # Commits
 
 
-def test_a_group_goes_on_where_it_committed(broker: EmbeddedBroker) -> None:
+def test_a_group_continues_where_it_committed(broker: EmbeddedBroker) -> None:
     topic, group = filled_topic(broker, 30), new_group()
     tp = TopicPartition(topic, 0)
     with reader(broker.address, topic, group_id=group, enable_auto_commit=False) as consumer:
@@ -213,7 +235,7 @@ def test_a_group_goes_on_where_it_committed(broker: EmbeddedBroker) -> None:
         assert consumer.committed()[tp].offset == 18
 
 
-def test_commits_without_waiting_tell_their_outcome(broker: EmbeddedBroker) -> None:
+def test_commits_without_waiting_report_their_outcome(broker: EmbeddedBroker) -> None:
     topic = filled_topic(broker, 5)
     heard = threading.Event()
     outcome: list[object] = []
@@ -442,6 +464,20 @@ def test_an_invalid_option_is_rejected_by_name_before_connecting() -> None:
     for option, given in wrong.items():
         with pytest.raises(ConfigError, match=option):
             Consumer("t", **{option: given})
+
+
+def test_options_that_contradict_exactly_once_are_rejected() -> None:
+    contradictions: list[tuple[dict[str, Any], str]] = [
+        ({}, "without group_id"),
+        ({"group_id": "g", "enable_auto_commit": True}, "enable_auto_commit contradict"),
+        ({"group_id": "g", "isolation_level": "read_uncommitted"}, "isolation_level"),
+    ]
+    for options, text in contradictions:
+        with pytest.raises(ConfigError, match=text):
+            Consumer("t", exactly_once=True, **options)
+    same: dict[str, Any] = {"enable_auto_commit": False, "isolation_level": "read_committed"}
+    with pytest.raises(BootstrapError):
+        Consumer("t", bootstrap_servers="127.0.0.1:1", group_id="g", exactly_once=True, **same)
 
 
 def test_topics_high_watermarks_and_metrics(broker: EmbeddedBroker) -> None:

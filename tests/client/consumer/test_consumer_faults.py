@@ -160,7 +160,7 @@ def test_every_call_ends_though_the_broker_hangs() -> None:
         proxy.let_go()
 
 
-def test_a_member_whose_broker_hung_for_longer_than_its_session_goes_on_where_it_had_committed() -> None:
+def test_a_member_whose_broker_hung_for_longer_than_its_session_continues_at_its_committed_offset() -> None:
     with behind_a_proxy() as (broker, proxy):
         topic, group = filled_topic(broker, 100), new_group()
         options = {**QUICK, "session_timeout_ms": 6_000, "request_timeout_ms": 500, "group_id": group}
@@ -173,7 +173,7 @@ def test_a_member_whose_broker_hung_for_longer_than_its_session_goes_on_where_it
 
 
 def test_what_a_record_deleted_under_the_reader_does(tmp_path: Path) -> None:
-    """The log's beginning moves past the position: by policy the reader goes on from there."""
+    """The log's beginning moves past the position: by policy the reader continues from there."""
     from tests.broker.wire_client import WireClient
 
     from penstock.wire.protocol import ApiKey
@@ -293,7 +293,7 @@ def test_what_falls_due_between_two_looks_at_the_clock_is_not_forgotten(address:
     asyncio.run(story())
 
 
-def test_a_broker_that_knows_times_by_segment_only_is_never_sought_past_what_was_asked_for() -> None:
+def test_a_broker_that_finds_times_by_segment_only_is_never_sought_past_the_wanted_time() -> None:
     """ListOffsets 0, as 0.9 has it: no segment written before a time means that everything is after it."""
     from tests.client.scripted import run
 

@@ -30,7 +30,7 @@ class SlowStore:
         self.under_way = 0
         self.gate = asyncio.Event()
         self.gate.set()
-        self.refusal: ErrorCode | None = None
+        self.rejection: ErrorCode | None = None
         self.committers: list[Committer] = []
 
     async def load(self, group: str, partitions: Iterable[Any]) -> dict[Any, OffsetAndMetadata]:
@@ -44,8 +44,8 @@ class SlowStore:
         self.committers.append(membership)
         try:
             await self.gate.wait()
-            if self.refusal is not None:
-                raise error_for(self.refusal)
+            if self.rejection is not None:
+                raise error_for(self.rejection)
             self.saved.append(offsets[P].offset)
         finally:
             self.under_way -= 1
@@ -93,7 +93,7 @@ def test_commits_go_out_one_after_the_other_in_the_order_of_the_calls() -> None:
     story(tell)
 
 
-def test_one_that_gives_up_while_it_waits_lets_the_others_go_on_in_order() -> None:
+def test_a_commit_that_times_out_while_waiting_leaves_the_others_in_order() -> None:
     async def tell(commits: Commits, store: SlowStore) -> None:
         store.gate.clear()
         commits.commit_soon(at(1))
@@ -137,7 +137,7 @@ def settle(membership: Membership, generation: int) -> None:
 def test_a_member_whose_generation_is_rejected_has_lost_its_partitions() -> None:
     async def tell(commits: Commits, store: SlowStore) -> None:
         membership = commits.membership = member()
-        store.refusal = ErrorCode.ILLEGAL_GENERATION
+        store.rejection = ErrorCode.ILLEGAL_GENERATION
         with pytest.raises(CommitFailed):
             await commits.commit(at(1), 1_000)
         assert membership.next_step(0) == Revoke(frozenset({P}), lost=True)
@@ -156,13 +156,13 @@ def test_a_rejected_old_generation_does_not_affect_the_current_one() -> None:
         membership.request_rejoin("the group is rebalancing", 0)
         membership.revoked(Revoke(frozenset({P}), lost=False), 0)
         settle(membership, 2)
-        store.refusal = ErrorCode.ILLEGAL_GENERATION
+        store.rejection = ErrorCode.ILLEGAL_GENERATION
         store.gate.set()
         with pytest.raises(CommitFailed):
             await old
         assert (membership.generation, membership.owned) == (2, frozenset({P}))
         assert isinstance(membership.next_step(0), Idle)
-        store.refusal = None
+        store.rejection = None
         await commits.commit(at(1), 1_000)
         assert [each.generation for each in store.committers] == [1, 2]
         assert store.saved == [1]
@@ -181,12 +181,12 @@ def test_commits_that_wait_while_the_membership_is_lost_are_not_sent(code: Error
         await asyncio.sleep(0)
         waiting = asyncio.ensure_future(commits.commit(at(2), 1_000))
         await asyncio.sleep(0)
-        store.refusal = code
+        store.rejection = code
         store.gate.set()
         outcomes = await asyncio.gather(first, waiting, return_exceptions=True)
         assert [type(each) for each in outcomes] == [CommitFailed, CommitFailed]
         assert [each.generation for each in store.committers] == [1]
-        store.refusal = None
+        store.rejection = None
         membership.revoked(Revoke(frozenset({P}), lost=True), 0)
         settle(membership, 2)
         await commits.commit(at(3), 1_000)

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from penstock.client.admin import Admin
 from penstock.client.cluster_metadata import TopicPartition
 from penstock.client.consumer.consumer import Consumer
 from penstock.client.errors import CommitFailed, FencedInstance, GroupError
+from penstock.client.producer import Producer
 from penstock.testing.embedded_broker import EmbeddedBroker
 
 STRATEGIES = ["range", "roundrobin", "sticky", "cooperative-sticky"]
@@ -92,6 +94,59 @@ def test_members_share_partitions_and_take_over_from_a_leaving_member(broker: Em
             assert offsets == sorted(offsets)
 
 
+def test_each_group_reads_everything_once_and_it_is_stored_once() -> None:
+    marker = b"written-once-%s" % new_group().encode()
+    with EmbeddedBroker() as own:
+
+        def stored() -> int:
+            return sum(path.read_bytes().count(marker) for path in Path(own.data_dir).rglob("*.log"))
+
+        topic = "views"
+        own.create_topic(topic, 2)
+        with Producer(own.address) as producer:
+            for number in range(60):
+                producer.send(topic, marker, partition=number % 2)
+        folders = [Path(own.data_dir, f"{topic}-{index}") for index in range(2)]
+        before = [path.read_bytes() for folder in folders for path in sorted(folder.glob("*.log"))]
+        assert (len(before), stored()) == (2, 60)
+        groups = [[Worker(own.address, topic, name) for _ in range(count)] for name, count in (("a", 2), ("b", 1))]
+        with stopping(*groups[0], *groups[1]):
+            everything = {(partition, offset) for partition in range(2) for offset in range(30)}
+            for workers in groups:
+                until(lambda: {each for w in workers for each in w.seen} == everything, "a group has read")  # noqa: B023
+            for worker in groups[0]:
+                until_has(worker, 1)
+        for workers in groups:
+            assert Counter(each for worker in workers for each in worker.seen) == Counter(everything)
+        with Admin(own.address) as admin:
+            for name in ("a", "b"):
+                assert {each.offset for each in admin.group_offsets(name).values()} == {30}
+        assert [path.read_bytes() for folder in folders for path in sorted(folder.glob("*.log"))] == before
+        assert stored() == 60
+
+
+def test_consumer_with_assigned_partitions_leaves_the_group_of_its_name_alone(broker: EmbeddedBroker) -> None:
+    topic, group = filled_topic(broker, 40, partitions=2), new_group()
+    member = Worker(broker.address, topic, group)
+    with stopping(member), Admin(broker.address) as admin:
+        until(lambda: len(member.seen) == 40, "the member has read everything")
+        generation, members = member.consumer.generation, admin.describe_group(group).members
+        with reader(broker.address, group_id=group, enable_auto_commit=False) as beside:
+            beside.assign([(topic, 0), (topic, 1)])
+            beside.seek_to_beginning()
+            assert len(read(beside, 40)) == 40
+            assert (beside.member_id, beside.generation) == ("", -1)
+            found = admin.describe_group(group)
+            assert (found.state, found.members) == ("Stable", members)
+            assert len(members) == 1
+        fill(broker, topic, [40])
+        until(lambda: len(member.seen) == 41, "the member reads on")
+        member.consumer.commit()  # rejected in any other generation
+        assert member.consumer.generation == generation
+        assert [kind for kind, _ in member.events] == ["+"]
+        assert admin.describe_group(group).members == members
+
+
 def test_cooperative_members_keep_what_does_not_move(broker: EmbeddedBroker) -> None:
     topic, group = filled_topic(broker, 40, partitions=4), new_group()
     options = {"partition_assignment_strategy": "cooperative-sticky"}
@@ -131,7 +186,7 @@ def test_functions_are_called_before_partitions_go_and_can_commit_there(broker: 
             assert other.seen[0][1] == 20
 
 
-def test_a_slow_reader_stays_a_member_and_lets_go_only_between_records(broker: EmbeddedBroker) -> None:
+def test_a_slow_reader_stays_a_member_and_gives_up_partitions_only_between_records(broker: EmbeddedBroker) -> None:
     topic, group = filled_topic(broker, 40, partitions=2), new_group()
     slow = reader(broker.address, topic, group_id=group, session_timeout_ms=6_000)
     with slow:
@@ -197,7 +252,7 @@ def test_a_second_static_member_of_the_same_name_fences_the_first(broker: Embedd
                 until(lambda: first.poll(50) is None, "the first notices")
 
 
-def test_members_that_have_no_assignor_in_common_are_told_so(broker: EmbeddedBroker) -> None:
+def test_members_without_a_common_assignor_get_an_error(broker: EmbeddedBroker) -> None:
     topic, group = filled_topic(broker, 4), new_group()
     with (
         reader(broker.address, topic, group_id=group) as first,
@@ -264,7 +319,7 @@ def until_has(worker: Worker, count: int) -> None:
 @pytest.mark.parametrize("we_lead", [True, False])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_one_group_with_kafka_pythons_members(broker: EmbeddedBroker, strategy: str, we_lead: bool) -> None:
-    """Whoever leads, the other understands."""
+    """Either may lead the group, and the other understands the assignment."""
     kafka = pytest.importorskip("kafka")
     from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
     from kafka.coordinator.assignors.range import RangePartitionAssignor
@@ -296,12 +351,12 @@ def test_one_group_with_kafka_pythons_members(broker: EmbeddedBroker, strategy: 
     theirs.subscribe([topic])
     try:
         if ours is None:
-            until(lambda: theirs.poll(500) is not None and len(theirs.assignment()) == 4, "they have all")
+            until(lambda: theirs.poll(2000) is not None and len(theirs.assignment()) == 4, "they have all")
             ours = Worker(broker.address, topic, group, partition_assignment_strategy=strategy)
         mine: Worker = ours
         with stopping(mine):
             until(
-                lambda: theirs.poll(500) is not None and len(theirs.assignment()) == len(mine.partitions) == 2,
+                lambda: theirs.poll(2000) is not None and len(theirs.assignment()) == len(mine.partitions) == 2,
                 f"they share with {strategy}, {we_lead=}",
             )
             assert {p.partition for p in theirs.assignment()} | mine.partitions == {0, 1, 2, 3}

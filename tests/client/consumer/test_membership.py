@@ -98,7 +98,7 @@ def test_a_cooperative_member_keeps_reading_and_gives_back_only_what_moves_then_
     assert m.next_step(100) == Idle(200)
 
 
-def test_a_cooperative_member_that_lets_go_of_a_topic_gives_it_back_before_it_joins() -> None:
+def test_a_cooperative_member_that_unsubscribes_gives_up_the_topic_before_it_joins() -> None:
     m = new(cooperative=True)
     get_in(m, A)
     settle(m)
@@ -106,7 +106,7 @@ def test_a_cooperative_member_that_lets_go_of_a_topic_gives_it_back_before_it_jo
     assert m.next_step(10) == Revoke(A, lost=False)
 
 
-def test_a_member_that_the_coordinator_does_not_know_has_lost_its_partitions_and_begins_anew() -> None:
+def test_a_member_that_the_coordinator_does_not_know_loses_its_partitions_and_joins_again() -> None:
     m = new()
     get_in(m, A)
     settle(m)
@@ -173,7 +173,7 @@ def test_an_answer_lost_between_join_and_sync_means_joining_again() -> None:
     assert m.next_step(100) == Join()
 
 
-def test_a_rebalance_that_begins_before_the_user_was_told_drops_the_share() -> None:
+def test_a_rebalance_that_begins_before_the_listener_was_called_drops_the_share() -> None:
     m = new()
     get_in(m, A)
     m.heartbeat_answered(ErrorCode.REBALANCE_IN_PROGRESS, 0)
@@ -193,7 +193,7 @@ def test_a_reason_to_meet_again_that_comes_while_the_shares_are_handed_out_is_no
     assert m.next_step(4) == Assign(A | B, A | B)
 
 
-def test_partitions_told_to_the_user_after_they_were_lost_are_taken_back() -> None:
+def test_partitions_reported_to_the_listener_after_they_were_lost_are_revoked() -> None:
     m = new()
     get_in(m, A)
     step = m.next_step(0)

@@ -160,7 +160,7 @@ def test_a_seek_while_a_chunk_is_read_leaves_the_position_where_the_user_put_it(
     assert found.state.position == 40
 
 
-def test_a_paused_chunk_is_let_go_and_read_on_later_from_where_it_was() -> None:
+def test_a_paused_chunk_is_dropped_and_read_later_from_its_position() -> None:
     found = chunk(batch(0, b"a", b"b") + batch(2, b"c", b"d"))
     cursor: Cursor[bytes, bytes] = Cursor(Decoders(None, None))
     cursor.begin(found)

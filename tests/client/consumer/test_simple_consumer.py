@@ -66,14 +66,85 @@ def test_a_stream_ends_when_nothing_comes_and_filters_choose_topics(broker: Embe
             next(streams[0])
 
 
+def test_topics_have_numbers_of_streams_of_their_own(broker: EmbeddedBroker) -> None:
+    wide, narrow = filled_topic(broker, 40, partitions=4), filled_topic(broker, 10)
+    with MessageStreams(
+        streams={narrow: 1, wide: 3},
+        timeout_ms=200,
+        bootstrap_servers=broker.address,
+        group_id=new_group(),
+        auto_offset_reset="earliest",
+        heartbeat_interval_ms=50,
+    ) as streams:
+        assert [stream.consumer.subscription() for stream in streams] == [{narrow, wide}, {wide}, {wide}]
+        found: list[set[tuple[str, int]]] = [set(), set(), set()]
+
+        def read_in_turn() -> set[tuple[str, int]]:
+            for seen, stream in zip(found, streams, strict=True):
+                seen.update((record.topic, int(record.value)) for record in stream)
+            return set[tuple[str, int]]().union(*found)
+
+        def topics_assigned() -> list[set[str]]:
+            read_in_turn()
+            return [{partition.topic for partition in stream.consumer.assignment()} for stream in streams]
+
+        until(lambda: topics_assigned() == [{narrow, wide}, {wide}, {wide}], "the streams share the topics")
+        until(lambda: len(read_in_turn()) == 50, "everything is read")
+        assert {topic for topic, _ in found[1] | found[2]} <= {wide}
+        assert {number for topic, number in found[0] if topic == narrow} == set(range(10))
+
+
+def test_black_list_alone_reads_everything_else_and_follows_new_topics() -> None:
+    before, after, hidden = "before", "after", "hidden"
+    seen: set[tuple[str, int]] = set()
+    with (
+        EmbeddedBroker() as own,
+        MessageStreams(
+            exclude="hid.*",
+            timeout_ms=100,
+            bootstrap_servers=own.address,
+            group_id=new_group(),
+            auto_offset_reset="earliest",
+            heartbeat_interval_ms=50,
+            metadata_max_age_ms=200,
+        ) as streams,
+    ):
+        for name in (before, hidden):
+            own.create_topic(name)
+            fill(own, name, range(3))
+
+        def until_read(expected: set[tuple[str, int]]) -> None:
+            def look() -> bool:
+                seen.update((record.topic, int(record.value)) for record in streams[0])
+                return seen >= expected
+
+            until(look, f"{len(expected)} records are read")
+
+        until_read({(before, number) for number in range(3)})
+        own.create_topic(after)
+        fill(own, after, range(3))
+        fill(own, hidden, [3])
+        until_read({(name, number) for name in (before, after) for number in range(3)})
+        assert {topic for topic, _ in seen} == {before, after}
+        assert streams[0].consumer.subscription() == {before, after}
+
+
 def test_streams_need_a_group() -> None:
     with pytest.raises(ConfigError, match="group"):
         MessageStreams("t")
     with pytest.raises(ConfigError, match="streams"):
         MessageStreams("t", group_id="g", streams=0)
+    for streams, problem in ({"t": 0}, "streams is 0"), ({}, "names no topic"):
+        with pytest.raises(ConfigError, match=problem):
+            MessageStreams(group_id="g", streams=streams)
+    for pattern, exclude in (("t", None), (None, "t")):
+        with pytest.raises(ConfigError, match="names the topics already"):
+            MessageStreams(group_id="g", streams={"t": 1}, pattern=pattern, exclude=exclude)
+    with pytest.raises(ConfigError, match="names the topics already"):
+        MessageStreams("t", group_id="g", streams={"t": 1})
 
 
-def test_a_fetch_brings_records_from_an_offset_and_says_where_to_go_on(broker: EmbeddedBroker) -> None:
+def test_a_fetch_returns_records_from_an_offset_and_the_next_offset(broker: EmbeddedBroker) -> None:
     topic = filled_topic(broker, 30)
     with SimpleConsumer(broker.address) as simple:
         found = simple.fetch(topic, 0, 25)

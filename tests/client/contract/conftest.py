@@ -23,7 +23,7 @@ def bootstrap(broker: EmbeddedBroker) -> str:
 
 @pytest.fixture(scope="session")
 def capabilities() -> Capabilities:
-    return Capabilities("Penstock", transactions=False)
+    return Capabilities("Penstock")
 
 
 @pytest.fixture

@@ -132,7 +132,7 @@ def test_settings_of_a_broker_are_shown_and_changed(caretaker: Admin, capabiliti
     until(lambda: caretaker.describe_config(broker)["log.cleaner.backoff.ms"].value != "12345", "it is given back")
 
 
-def test_the_cluster_tells_who_it_is(caretaker: Admin, bootstrap: str, capabilities: Capabilities) -> None:
+def test_the_cluster_describes_itself(caretaker: Admin, bootstrap: str, capabilities: Capabilities) -> None:
     found = caretaker.describe_cluster()
     (node,) = found.nodes
     assert f"{node.host}:{node.port}" == bootstrap
@@ -141,7 +141,7 @@ def test_the_cluster_tells_who_it_is(caretaker: Admin, bootstrap: str, capabilit
         assert found.controller == node
 
 
-def test_folders_tell_what_lies_in_them(
+def test_folders_report_what_they_hold(
     caretaker: Admin, bootstrap: str, capabilities: Capabilities, make_topic: MakeTopic
 ) -> None:
     capabilities.need("administers")
@@ -254,7 +254,9 @@ _ONLY_NEWER: dict[str, Callable[[Admin], object]] = {
 
 
 @pytest.mark.parametrize("call", _ONLY_NEWER)
-def test_what_a_broker_is_too_old_for_is_said_at_once(caretaker: Admin, capabilities: Capabilities, call: str) -> None:
+def test_what_a_broker_is_too_old_for_is_reported_at_once(
+    caretaker: Admin, capabilities: Capabilities, call: str
+) -> None:
     if capabilities.administers:
         pytest.skip(f"{capabilities.name} is not")
     with pytest.raises(errors.UnsupportedVersion, match="cannot be used with"):

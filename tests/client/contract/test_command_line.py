@@ -7,9 +7,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.records.kafka_0_7 import gzipped, message, write_partition
 from tests.client.contract.contract import Capabilities, MakeTopic, fill, new_group, new_name, texts
 from tests.timeouts import PATIENCE_S
 
@@ -160,3 +162,18 @@ def test_the_command_measures(run: Run, make_topic: MakeTopic) -> None:
     assert consumed["records"] == 2000
     latency = result_of(run, "perf", "latency", "--topic", topic, "--records", "20")
     assert latency["latencyMs"]["measured"] == 20
+
+
+def test_data_of_kafka_0_7_is_imported_once(
+    run: Run, bootstrap: str, capabilities: Capabilities, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    topic = make_topic(1)
+    write_partition(tmp_path / f"{topic}-0", [[message(b"a", magic=0), gzipped([b"b", b"c"])], [message(b"d")]])
+    if not capabilities.transactions:
+        rejected = run("import-0.7", str(tmp_path), code=_REJECTED)
+        assert "transactions" in rejected.stderr
+        return
+    assert run("import-0.7", str(tmp_path)).stdout.endswith("Imported 4 messages.\n")
+    assert run("import-0.7", str(tmp_path)).stdout.endswith("Imported 0 messages.\n")
+    consumed = run("consume", topic, "--exit", "--format", "json", "-X", "isolation.level=read_committed")
+    assert [json.loads(line)["value"] for line in consumed.stdout.splitlines()] == ["a", "b", "c", "d"]

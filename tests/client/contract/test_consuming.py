@@ -56,7 +56,7 @@ def test_a_subscription_without_a_group_reads_all_partitions(bootstrap: str, mak
         ]
 
 
-def test_reading_goes_on_where_it_is_sent(bootstrap: str, make_topic: MakeTopic) -> None:
+def test_reading_continues_where_it_seeks(bootstrap: str, make_topic: MakeTopic) -> None:
     topic = make_topic()
     fill(bootstrap, topic, texts(100), compression_type="gzip")
     with reader(bootstrap, topic) as consumer:
@@ -71,7 +71,7 @@ def test_reading_goes_on_where_it_is_sent(bootstrap: str, make_topic: MakeTopic)
         assert values(take(consumer, 1)) == [b"new"]
 
 
-def test_reading_goes_on_at_a_time(bootstrap: str, capabilities: Capabilities, make_topic: MakeTopic) -> None:
+def test_reading_continues_at_a_time(bootstrap: str, capabilities: Capabilities, make_topic: MakeTopic) -> None:
     capabilities.need("batches")
     topic = make_topic()
     fill(bootstrap, topic, texts(100))

@@ -68,7 +68,7 @@ def test_order_is_kept_with_many_small_batches_in_flight(bootstrap: str, make_to
     assert values(read_all(bootstrap, topic, 3_000)) == texts(3_000)
 
 
-def test_idempotence_is_there_or_its_absence_is_told(
+def test_idempotence_is_available_or_its_absence_is_reported(
     bootstrap: str, capabilities: Capabilities, make_topic: MakeTopic, caplog: pytest.LogCaptureFixture
 ) -> None:
     if capabilities.batches:

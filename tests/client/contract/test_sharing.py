@@ -1,4 +1,4 @@
-"""What a group promises: members come, go and die, ours and those of others; what is committed is where one goes on."""
+"""What a group promises: members join, leave and die, ours and others; the next continues at the committed offset."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_member_that_dies_is_replaced_when_its_session_ends(bootstrap: str, ma
             until(lambda: len(survivor.partitions) == 4, "the survivor has all")
 
 
-def test_what_was_committed_is_where_the_next_goes_on(bootstrap: str, make_topic: MakeTopic) -> None:
+def test_the_next_member_continues_at_the_committed_offset(bootstrap: str, make_topic: MakeTopic) -> None:
     topic, group = make_topic(), new_group()
     fill(bootstrap, topic, texts(30))
     manual: dict[str, Any] = {"group_id": group, "enable_auto_commit": False}
@@ -197,7 +197,7 @@ def test_one_group_with_members_of_librdkafka(
 def test_one_group_with_members_of_kafka_python(
     bootstrap: str, capabilities: Capabilities, make_topic: MakeTopic, strategy: str, we_lead: bool
 ) -> None:
-    """Whoever leads, the other understands."""
+    """Either may lead the group, and the other understands the assignment."""
     kafka = pytest.importorskip("kafka")
     topic, group = make_topic(4), new_group()
     ours: Worker | None = None

@@ -289,7 +289,7 @@ def test_every_parameter_style(style: str, executed: tuple[str, Any]) -> None:
     assert style in STYLES
 
 
-def test_a_driver_whose_style_cannot_be_told_must_be_told() -> None:
+def test_a_driver_of_unknown_parameter_style_needs_it_as_an_option() -> None:
     with pytest.raises(ConfigError, match="paramstyle"):
         SqlOffsetStore().create_table(_Cursor())
     with pytest.raises(ConfigError, match="paramstyle 'dollar'"):

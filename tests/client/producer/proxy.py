@@ -1,7 +1,7 @@
 """A wire between client and broker that can be cut in the middle of a frame, slowed down and stopped.
 
     with Proxy(broker_port) as proxy:
-        proxy.cut_after(to_broker=100_000)       after so many bytes more, in the middle of whatever they are
+        proxy.cut_after(to_broker=100_000)       after that many more bytes, also in the middle of a frame
         proxy.delay_s = 0.05                     each piece waits before it goes on
         proxy.hold(); proxy.let_go()             nothing goes through
 
@@ -58,7 +58,7 @@ class Proxy:
             thread.join(PATIENCE_S)
 
     def cut_after(self, *, to_broker: int = -1, to_client: int = -1) -> None:
-        """Cut all connections when so many bytes more have gone that way."""
+        """Cut all connections after this many more bytes in that direction."""
         with self._lock:
             self._left = {"to_broker": to_broker, "to_client": to_client}
 

@@ -10,11 +10,13 @@ from tests.client.producer.producer_stories import PRODUCER, TOPIC, Bench, Model
 from penstock.client.errors import NotConnected, RecordTooLarge
 from penstock.client.producer.accumulator import Blocked, MemoryBudget
 from penstock.client.producer.delivery import Delivery
+from penstock.client.producer.producer_batch import encoded as request_bytes
 from penstock.client.producer.sender import PartitionResponse
 from penstock.wire.protocol import ErrorCode
 
 STORED = PartitionResponse(ErrorCode.NONE, 0)
 LOST = NotConnected("b:1", "cut")
+_VERSION = 9
 EARLY = PartitionResponse(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
 
 
@@ -304,3 +306,27 @@ def test_records_find_their_place_by_index(count: int) -> None:
     (request,) = bench.plan()
     bench.answer(request, PartitionResponse(ErrorCode.NONE, 40))
     assert [delivery.result(0).offset for delivery in deliveries] == list(range(40, 40 + count))
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_bytes_on_their_way_stay_as_they_are_when_their_batch_is_given_up(codec: str) -> None:
+    """CVE-2026-35554: a buffer was used again while its request was being sent, and records came into other topics."""
+    bench = Bench(delivery_timeout_ms=5_000, partitions=2, compression_type=codec).introduced()
+    settings = bench.accumulator.settings
+    bench.put_batch(b"a" * 1_000, partition=0)
+    (request,) = bench.plan()
+    (batch,) = request.batches
+    waiting_in_a_socket = memoryview(request_bytes(batch, _VERSION, settings))
+    before = bytes(waiting_in_a_socket)
+    bench.now_ms = 5_000
+    assert bench.expire() == [batch]
+    assert bench.accumulator.memory.used == 0
+    bench.routes.slots = 5
+    later: list[object] = []
+    for _ in range(10):
+        bench.put_batch(b"b" * 1_000, partition=1)
+        for another in bench.plan():
+            later += [request_bytes(each, _VERSION, settings) for each in another.batches]
+    assert len(later) >= 1
+    assert waiting_in_a_socket == before
+    assert all(each is not waiting_in_a_socket.obj for each in later)

@@ -93,7 +93,7 @@ def test_a_topic_that_may_not_be_fails_the_records_that_wait_for_it(address: str
     play(story())
 
 
-def test_no_room_is_said_at_once_or_waited_for(broker: EmbeddedBroker, address: str) -> None:
+def test_a_full_buffer_is_reported_at_once_or_waited_for(broker: EmbeddedBroker, address: str) -> None:
     topic = make_topic(broker.broker)
 
     async def story() -> None:

@@ -177,7 +177,7 @@ def test_a_bulk_delivery_is_done_when_all_its_batches_are() -> None:
     assert delivery.to_future().result(0).count == 5
 
 
-def test_a_bulk_delivery_tells_which_records_failed() -> None:
+def test_a_bulk_delivery_reports_which_records_failed() -> None:
     first, second, delivery = bulk()
     first.acknowledge(100, 0)
     second.fail(PenstockError("no"))

@@ -50,7 +50,7 @@ def test_a_thread_that_waits_for_each_record_sends_it(broker: EmbeddedBroker, ad
     assert stored_values(broker.port, topic) == [value(number) for number in range(first + 200)]
 
 
-def test_a_record_without_a_waiting_thread_is_sent_nevertheless(broker: EmbeddedBroker, address: str) -> None:
+def test_a_record_without_a_waiting_thread_is_still_sent(broker: EmbeddedBroker, address: str) -> None:
     topic = make_topic(broker.broker)
     with Producer(address) as producer:
         send_until_direct(producer, topic)
@@ -171,7 +171,7 @@ def test_threads_that_all_wait_keep_their_own_order(broker: EmbeddedBroker, addr
 
 @pytest.mark.usefixtures("_only_threads_send")
 @pytest.mark.parametrize("moment", ["send", "answer"])
-def test_ctrl_c_ends_the_wait_and_the_loop_goes_on(
+def test_ctrl_c_ends_the_wait_and_the_loop_continues(
     broker: EmbeddedBroker, address: str, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     """Before the record left, and while its answer is waited for: it is stored once, soon, and so are later ones."""

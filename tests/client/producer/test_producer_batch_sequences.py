@@ -52,3 +52,25 @@ def test_a_partition_that_never_had_numbers_has_no_gap() -> None:
     assert not sequences.needs_reset
     with pytest.raises(ValueError, match="producer id"):
         sequences.take(1)
+
+
+def test_the_next_epoch_of_a_transactional_producer_begins_at_zero_and_is_known_to_the_broker() -> None:
+    sequences = PartitionSequences()
+    sequences.adopt(ProducerId(7, 0))
+    sequences.stored(sequences.take(10), now_ms=0.0)
+    sequences.move_to(ProducerId(7, 0))
+    assert sequences.take(1) == Numbers(7, 0, 10)
+    sequences.move_to(ProducerId(7, 1))
+    assert sequences.take(1) == Numbers(7, 1, 0)
+    assert not sequences.may_be_unknown(1.0)
+    sequences.move_to(ProducerId(8, 0))
+    assert sequences.may_be_unknown(1.0)
+
+
+def test_a_gap_ends_with_the_transaction_that_had_it() -> None:
+    sequences = PartitionSequences()
+    sequences.adopt(ProducerId(7, 0))
+    sequences.take(10)
+    sequences.mark_gap()
+    sequences.move_to(ProducerId(7, 1))
+    assert not sequences.needs_reset

@@ -184,7 +184,23 @@ def interrupted(broker: EmbeddedBroker, topic: str) -> None:
         raise KeyboardInterrupt
 
 
-def test_the_partition_goes_on_after_a_batch_was_given_up_on_its_way(tmp_path: Path) -> None:
+def test_a_callers_buffer_may_be_used_again_at_once() -> None:
+    """CVE-2026-35554, the caller's side: `send` copies what it was given."""
+    with behind_a_proxy() as (broker, proxy, port):
+        topic = make_topic(broker.broker)
+        buffer = bytearray(100)
+        with Producer(proxy.address, linger_ms=50) as producer:
+            waiting = [producer.send(topic, value(0))]
+            waiting[0].result(PATIENCE_S)
+            proxy.hold()
+            for number in range(1, 100):
+                buffer[:] = value(number)
+                waiting.append(producer.send(topic, memoryview(buffer)))
+            proxy.let_go()
+            assert_all_in_order(port, topic, waiting)
+
+
+def test_the_partition_continues_after_a_batch_in_flight_has_expired(tmp_path: Path) -> None:
     """The numbers of the lost batch leave a gap; the next ones start a new epoch, and order is kept."""
     with behind_a_proxy() as (broker, proxy, port):
         topic = make_topic(broker.broker)

@@ -30,7 +30,7 @@ def test_a_batch_becomes_the_message_set_that_the_version_takes(version: int, ti
     assert [(message.value, message.timestamp) for message in messages] == [(v, timestamp) for v in (b"a", b"b", b"c")]
 
 
-def test_bytes_are_made_anew_for_a_broker_of_another_age() -> None:
+def test_bytes_are_encoded_again_for_a_broker_of_another_version() -> None:
     bench = Bench()
     bench.put_batch(b"a")
     (request,) = bench.plan()

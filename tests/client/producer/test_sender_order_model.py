@@ -16,7 +16,7 @@ _LOST = NotConnected("b:1", "cut")
 _EVENTS = st.lists(
     st.sampled_from(
         ["send", "send", "send", "plan", "plan", "store", "store", "store", "lose request", "lose answer", "busy",
-         "refuse", "expire", "too large"]
+         "reject", "expire", "too large", "move"]
     ),
     min_size=10,
     max_size=120,
@@ -61,7 +61,11 @@ class Story:
         request, data = self.wire.pop(0)
         if event == "busy":
             self.bench.answer(request, PartitionResponse(ErrorCode.NOT_ENOUGH_REPLICAS))
-        elif event == "refuse":
+        elif event == "move":
+            # The leader stores it and loses its role before the others have it. They may have it later.
+            self.broker.produce(data)
+            self.bench.answer(request, PartitionResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        elif event == "reject":
             self.bench.answer(request, PartitionResponse(ErrorCode.INVALID_RECORD))
         else:
             self.bench.answer(request, self.broker.produce(data))
@@ -114,3 +118,20 @@ def test_whatever_happens_all_memory_comes_back(events: list[str]) -> None:
     story.finish()
     assert story.bench.accumulator.memory.used == 0
     assert story.bench.accumulator.undone() == []
+
+
+def test_a_batch_that_a_former_leader_stored_keeps_its_numbers_when_the_batch_before_it_expires() -> None:
+    """Both are answered with NOT_LEADER_OR_FOLLOWER, and both are stored. Only the first has expired."""
+    story = Story()
+    for event in ("send", "plan", "store", "send", "plan"):
+        story.act(event)
+    story.bench.now_ms += 1_000
+    for event in ("send", "plan", "move", "move"):
+        story.act(event)
+    while not story.sent[3][1].done():
+        story.bench.now_ms += 100
+        story.bench.expire()
+    assert not story.sent[6][1].done()
+    story.finish()
+    assert story.broker.values == [value for value, _ in story.sent]
+    assert [delivery.exception(0) is None for _, delivery in story.sent] == [True] * 3 + [False] * 3 + [True] * 3

@@ -20,11 +20,12 @@ def test_stored_now_or_before_is_stored(code: ErrorCode) -> None:
 
 @pytest.mark.parametrize("code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION])
 def test_a_leader_that_moved_is_looked_for_again(code: ErrorCode) -> None:
-    assert decision(code) == Decision(Verdict.AGAIN, refresh=True)
+    assert decision(code) == Decision(Verdict.AGAIN, refresh=True, is_uncertain=True)
 
 
 def test_a_broker_that_is_short_of_replicas_is_asked_again() -> None:
     assert decision(ErrorCode.NOT_ENOUGH_REPLICAS) == Decision(Verdict.AGAIN)
+    assert decision(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND) == Decision(Verdict.AGAIN, is_uncertain=True)
 
 
 def test_a_batch_that_came_too_early_waits_its_turn() -> None:
@@ -58,5 +59,5 @@ def test_without_retries_left_even_a_passing_trouble_is_the_end() -> None:
 
 def test_a_missing_response_is_retried() -> None:
     again = decide_unanswered(is_retriable=True, is_numbered=True, may_retry=True)
-    assert again == Decision(Verdict.AGAIN, refresh=True)
+    assert again == Decision(Verdict.AGAIN, refresh=True, is_uncertain=True)
     assert decide_unanswered(is_retriable=False, is_numbered=True, may_retry=True).gap

@@ -37,6 +37,17 @@ from penstock.records import Codec
         ({"buffer_memory": 1_000}, "buffer_memory"),
         ({"delivery_timeout_ms": 10}, "delivery_timeout_ms"),
         ({"enable_idempotence": True, "acks": 1}, "acks is 1"),
+        ({"transactional_id": "tx", "acks": 1}, "transactional_id is given, but acks is 1"),
+        ({"transactional_id": "tx", "retries": 0}, "transactional_id is given, but retries is 0"),
+        (
+            {"transactional_id": "tx", "max_in_flight_requests_per_connection": 6},
+            "transactional_id is given, but max_in",
+        ),
+        ({"transactional_id": "tx", "enable_idempotence": False}, "but enable_idempotence is off"),
+        ({"transactional_id": ""}, "transactional_id is empty"),
+        ({"transactional_id": 7}, "transactional_id must be text"),
+        ({"transactional_id": "tx", "transaction_timeout_ms": 0}, "transaction_timeout_ms"),
+        ({"transaction_two_phase_commit": True}, "there is no transactional_id"),
         ({"enable_idempotence": True, "retries": 0}, "retries is 0"),
         ({"enable_idempotence": True, "max_in_flight_requests_per_connection": 6}, "is 6"),
     ],
@@ -44,6 +55,19 @@ from penstock.records import Codec
 def test_a_bad_option_is_named(change: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         settings_with(**change)
+
+
+@pytest.mark.parametrize(
+    ("client", "given", "ours"),
+    [
+        (Producer, "value_serializer", "value"), (Producer, "linger.ms", "linger_ms"),
+        (Producer, "bootstrap.servers", "bootstrap_servers"),
+        (Consumer, "value_deserializer", "value"), (Consumer, "group.id", "group_id"),
+    ],
+)  # fmt: skip
+def test_the_name_that_another_client_has_for_an_option_leads_to_ours(client: Any, given: str, ours: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{given}\. Did you mean {ours}\?"):
+        client("nowhere.invalid:1", **{given: "x"})
 
 
 def test_a_bad_option_is_found_before_anything_is_connected() -> None:

@@ -132,7 +132,7 @@ def test_an_old_record_is_seen_through_a_newer_schema() -> None:
     assert Avro(VIEW, reader_schema=View).decode("t", data) == View(9)
 
 
-def test_the_registrys_frame_tells_the_writers_schema() -> None:
+def test_the_registrys_frame_names_the_writers_schema() -> None:
     asked: list[int] = []
 
     def resolver(number: int) -> Any:

@@ -17,7 +17,15 @@ from penstock.cluster.controller.topics import NewTopic, TopicDefaults
 from penstock.cluster.errors import ConnectionLost, SessionExpired
 from penstock.cluster.image import ClusterImage, PartitionImage
 from penstock.cluster.membership.registration import initialize_tree, register_broker
-from penstock.cluster.tree.tree import Cancel, Event, Node, Operation, SessionWatcher, Watcher
+from penstock.cluster.tree.tree import (
+    Cancel,
+    Event,
+    Node,
+    Operation,
+    SessionWatcher,
+    Watcher,
+    watch_each_once,
+)
 from penstock.runtime.clock import ManualClock
 from penstock.runtime.randomness import SeededRandom
 from penstock.testing.simulation.loop import process_loop
@@ -71,6 +79,9 @@ class TestedTree:
                 watcher(event)
 
         return self.tree.watch(path, notify)
+
+    def watch_once(self, paths: Sequence[str], watcher: Watcher) -> None:
+        watch_each_once(self, paths, watcher)
 
     def hear(self) -> None:
         """All that was missed, now."""
@@ -146,7 +157,12 @@ class Stage:
         )
 
     def run(self, story: Awaitable[T]) -> T:
-        return self.loop.run_until_complete(story, limit_s=self.scheduler.now_s + 300)
+        async def whole() -> T:
+            result = await story
+            await asyncio.sleep(0.001)  # tasks that were just created begin
+            return result
+
+        return self.loop.run_until_complete(whole(), limit_s=self.scheduler.now_s + 300)
 
     async def session(self) -> TestedTree:
         return TestedTree(await open_simulated_tree(self.service))

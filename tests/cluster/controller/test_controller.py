@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.cluster.controller.controller_stories import HOST, Held, Stage, asks_isr, given, only, until
 
 from penstock.cluster.controller.configs import ConfigEdit, EditKind, ResourceKind
-from penstock.cluster.controller.controller import ConfigChange, NewPartitions
+from penstock.cluster.controller.controller import ConfigChange, Controller, NewPartitions
 from penstock.cluster.controller.election import ElectionKind
+from penstock.cluster.controller.entity_configs import EntityChange
 from penstock.cluster.controller.topics import NewTopic
+from penstock.cluster.controller.transaction import GROUPED_OPERATIONS
+from penstock.cluster.entity_configs import Entity
 from penstock.cluster.errors import (
     ConnectionLost,
     ElectionNotNeeded,
     MetadataUnavailable,
     NotController,
     PreferredLeaderNotAvailable,
+    ResourceNotFound,
     SessionExpired,
     StaleBrokerEpoch,
+    TreeBusy,
 )
 from penstock.cluster.image import PartitionImage
+from penstock.cluster.membership.registration import update_registration
 from penstock.cluster.tree import layout
-from penstock.cluster.tree.layout import decode_broker_epochs, encode_broker
+from penstock.cluster.tree.layout import TopicReplicas, decode_broker_epochs, encode_broker
 from penstock.wire.protocol import ErrorCode
 
 
@@ -288,6 +296,35 @@ def test_broker_with_a_new_disk_appears_only_when_it_has_left_every_isr(
         for image in held.images:
             if 3 in image.brokers and image.brokers[3].is_emptied:
                 assert all(3 not in each.isr for each in image.topics["t"].partitions)
+
+    stage.run(story())
+
+
+def test_replicas_in_a_failed_folder_move_when_their_broker_reports_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.cluster.controller.transaction.MAX_OPERATIONS", 2)
+    stage = Stage()
+
+    async def story() -> None:
+        one, two, three = await stage.members(1, 2, 3)
+        held = await stage.controller(two)
+        await held.controller.create_topics([given("t", *[(1, 2, 3)] * 5)])
+        offline = {"t": TopicReplicas(held.controller.image.topics["t"].topic_id, frozenset({0, 1, 2, 3}))}
+        registered = held.controller.image.brokers[1]
+        assert await update_registration(one.tree, replace(registered, offline=offline))
+        assert not await update_registration(three.tree, registered), "it belongs to another session"
+        await until(lambda: held.controller.image.brokers[1].offline == offline)
+        partitions = held.controller.image.topics["t"].partitions
+        assert [each.leader for each in partitions] == [2, 2, 2, 2, 1]
+        assert [1 in each.isr for each in partitions] == [False] * 4 + [True]
+        assert held.controller.image.brokers[1].epoch == registered.epoch
+        await stage.in_step(held)
+        assert await one.tree.children(layout.LOG_DIR_EVENTS) == []
+        for image in held.images:
+            if image.brokers[1].offline:
+                assert all(1 not in each.isr for each in image.topics["t"].partitions[:4])
+        stage.die(two)
+        held = await stage.controller(three)
+        assert [each.leader for each in held.controller.image.topics["t"].partitions] == [3, 3, 3, 3, 1]
 
     stage.run(story())
 
@@ -597,3 +634,88 @@ def test_new_partitions_go_to_the_least_loaded_brokers() -> None:
         await stage.in_step(held)
 
     stage.run(story())
+
+
+MANY = 50_000
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda controller: controller.elect_leaders(ElectionKind.PREFERRED, [("no", index) for index in range(MANY)]),
+        lambda controller: controller.reassign({("no", index): (1,) for index in range(MANY)}),
+        lambda controller: controller.delete_topics([f"no-{number}" for number in range(MANY)]),
+        lambda controller: controller.create_partitions([NewPartitions(f"no-{number}", 2) for number in range(MANY)]),
+        lambda controller: controller.create_topics([NewTopic(f"/{number}") for number in range(MANY)]),
+        lambda controller: controller.alter_configs(
+            [ConfigChange(ResourceKind.TOPIC, f"no-{number}", replacement={}) for number in range(MANY)]
+        ),
+    ],
+    ids=["elect", "reassign", "delete", "grow", "create", "settings"],
+)
+def test_a_request_for_very_much_that_cannot_be_changed_lets_others_run(ask: Callable[[Controller], Any]) -> None:
+    stage = Stage()
+
+    async def story() -> None:
+        one, _ = await stage.members(1, 2)
+        held = await stage.controller(one)
+        before = stage.scheduler.callbacks
+        assert len(await ask(held.controller)) == MANY
+        # It takes a few dozen by itself.
+        assert stage.scheduler.callbacks - before >= MANY // 500
+
+    stage.run(story())
+
+
+def test_moves_and_elections_of_more_partitions_than_one_decision_takes_are_all_made() -> None:
+    stage = Stage()
+    wanted = [("t", index) for index in range(600)]
+
+    async def story() -> None:
+        one, two = await stage.members(1, 2)
+        held = await stage.controller(one)
+        await held.controller.create_topics([given("t", *[(1,)] * len(wanted))])
+        assert set((await held.controller.reassign(dict.fromkeys(wanted, (2, 1)))).values()) == {None}
+        assert len(held.controller.reassignments()) == len(wanted)
+        joined = [asks_isr(held, (1, 2), "t", index) for _, index in wanted]
+        await held.controller.alter_isrs(joined)
+        await until(lambda: not held.controller.reassignments())
+        assert await held.controller.elect_leaders(ElectionKind.PREFERRED) == dict.fromkeys(wanted)
+        assert {each.leader for each in held.controller.image.topics["t"].partitions} == {2}
+        await stage.in_step(held)
+        await two.tree.close()
+
+    stage.run(story())
+
+
+def test_users_beyond_one_transaction_are_changed_in_groups_and_each_error_is_its_own() -> None:
+    stage = Stage()
+    count = 2 * GROUPED_OPERATIONS + 1
+    missing = ResourceNotFound("it has none")
+    changes = [
+        EntityChange(Entity(user=f"user-{number}"), {"producer_byte_rate": "1"})
+        if number % 100
+        else EntityChange(Entity(user=f"user-{number}"), {"a": None}, frozenset({"a"}), missing)
+        for number in range(count)
+    ]
+
+    async def story() -> None:
+        one, _ = await stage.members(1, 2)
+        held = await stage.controller(one)
+        errors = await held.controller.alter_entities(changes)
+        assert [number for number, error in enumerate(errors) if error is missing] == list(range(0, count, 100))
+        assert sum(error is None for error in errors) == len(held.controller.image.users)
+        stored = len(one.tree.writes)
+        changed = [change for change in changes if change.error is None]
+        one.tree.before_write = lambda number: _fail(number == stored + 1)
+        errors = await held.controller.alter_entities(changed)
+        assert [error is None for error in errors] == [True] * GROUPED_OPERATIONS + [False] * (
+            len(changed) - GROUPED_OPERATIONS
+        )
+
+    stage.run(story())
+
+
+async def _fail(is_due: bool) -> None:
+    if is_due:
+        raise TreeBusy(1)

@@ -297,6 +297,7 @@ def test_start_outlasts_a_connection_that_comes_and_goes_but_not_damage_nor_anot
         assert second.images == []
         four = await stage.member(4)
         await four.tree.create(layout.topic_path("bad"), b"{")
+        await four.tree.create(layout.partitions_path("bad"))  # brokers may have replicas
         await four.tree.delete(layout.CONTROLLER)
         third = await stage.claim(four)
         with pytest.raises(LayoutError):

@@ -63,7 +63,7 @@ async def governing(tree: Tree, broker_id: int) -> Waited:
     return held
 
 
-def test_leaders_move_topics_end_and_the_second_controller_goes_on_where_the_first_was_replaced(
+def test_leaders_move_topics_end_and_the_second_controller_continues_where_the_first_was_replaced(
     zookeeper: ZooKeeperServer,
 ) -> None:
     async def story() -> None:
@@ -128,5 +128,47 @@ def test_topic_whose_making_was_not_answered_is_looked_for(zookeeper: ZooKeeperS
             await held.controller.resign()
             await control.close()
             await tree.close()
+
+    run(story())
+
+
+def test_tools_create_grow_configure_and_delete_topics_in_the_tree(zookeeper: ZooKeeperServer) -> None:
+    """While the connection to ZooKeeper breaks: what is written meanwhile is noticed afterwards."""
+
+    async def story() -> None:
+        async with Proxy(zookeeper.port) as proxy:
+            trees = ZooKeeperTrees(zookeeper.connect)
+            tool = await joined(trees, 1)
+            other = await joined(trees, 2)
+            behind = ZooKeeperTrees(proxy.connect)
+            behind.connect = trees.connect.replace(zookeeper.connect, proxy.connect)
+            control = await behind.open()
+            held = await governing(control, 1)
+            document = b'{"version":1,"partitions":{"0":[2,1]}}'
+            await tool.create(layout.topic_config_path("t"), b'{"version":1,"config":{"retention.ms":"7"}}')
+            await tool.create(layout.topic_path("t"), document)
+            await held.until(lambda image: "t" in image.topics)
+            assert (only(held).leader, held.controller.image.topic_config("t")) == (2, {"retention.ms": "7"})
+            await tool.set(layout.topic_path("t"), b'{"version":1,"partitions":{"0":[2,1],"1":[1,2]}}')
+            await held.until(lambda image: len(image.topics["t"].partitions) == 2)
+            proxy.cut()
+            await tool.set(layout.topic_path("t"), b'{"version":1,"partitions":{"0":[2,1],"1":[1,2],"2":[1]}}')
+            await tool.create(layout.topic_path("u"), document)
+            proxy.heal()
+            await held.until(lambda image: len(image.topics["t"].partitions) == 3 and "u" in image.topics)
+            await tool.set(layout.topic_config_path("t"), b'{"version":1,"config":{}}')
+            await tool.create(
+                f"{layout.CONFIG_CHANGES}/config_change_0", b'{"version":1,"entity_type":"topics","entity_name":"t"}'
+            )
+            await held.until(lambda image: image.topic_config("t") == {})
+            await tool.create(layout.deletion_path("u"))
+            await held.until(lambda image: "u" in image.deleting)
+            for broker_id in (1, 2):
+                held.controller.report_removed(broker_id, "u", held.controller.image.topics["u"].topic_id)
+            await held.until(lambda image: "u" not in image.topics)
+            await held.controller.resign()
+            assert await load_image(tool) == held.controller.image
+            for tree in (control, tool, other):
+                await tree.close()
 
     run(story())

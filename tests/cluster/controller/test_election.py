@@ -22,18 +22,21 @@ from tests.cluster.controller.decision_stories import state as partition
 from penstock.cluster.controller import election
 from penstock.cluster.controller.election import (
     Changes,
+    ElectionKind,
     IsrRequest,
     PartitionRules,
     PartitionsByBroker,
     elect,
+    elect_leaders,
     is_lost,
     partition_rules,
     with_elections,
 )
 from penstock.cluster.controller.failover import had_unclean_shutdown
 from penstock.cluster.controller.transaction import Decision
+from penstock.cluster.errors import PreferredLeaderNotAvailable
 from penstock.cluster.image import ClusterImage, PartitionImage, TopicImage
-from penstock.cluster.tree.layout import DEFAULT_BROKER, NO_LEADER, BrokerRegistration
+from penstock.cluster.tree.layout import DEFAULT_BROKER, NO_LEADER, BrokerRegistration, TopicReplicas
 from penstock.cluster.tree.tree import Set
 from penstock.wire.protocol import ErrorCode
 
@@ -208,6 +211,77 @@ def test_unsynced_topic_is_led_again_after_all_brokers_lose_power() -> None:
     assert (state.leader, state.isr) == (1, (1,))
 
 
+# --- data folders that fail, and that come back empty
+
+
+def with_offline(image: ClusterImage, broker: int, *partitions: int) -> ClusterImage:
+    offline = {"t": TopicReplicas(topic_id("t"), frozenset(partitions))} if partitions else {}
+    return image.with_broker(replace(image.brokers[broker], offline=offline))
+
+
+def folders_changed(image: ClusterImage) -> ClusterImage:
+    """After the elections that follow."""
+    return brokers_changed(PartitionsByBroker(image), image, left=image.brokers).image
+
+
+def test_replica_in_a_failed_folder_leaves_the_isr_and_another_leads() -> None:
+    image = with_offline(min_isr(cluster_of((1, 2, 3), t=[partition(), partition()]), 2), 1, 0)
+    failed, sound = folders_changed(image).topics["t"].partitions
+    assert (failed.leader, failed.leader_epoch, failed.isr, failed.elr) == (2, 6, (2, 3), ())
+    assert sound == partition()
+
+
+def test_last_replica_in_sync_is_awaited_while_its_folder_has_failed() -> None:
+    image = folders_changed(with_offline(cluster(partition(isr=(1,), elr=(2,))), 1, 0))
+    assert (only(image).leader, only(image).isr) == (2, (2,)), "the other one lacks nothing"
+    image = folders_changed(with_offline(cluster(partition(isr=(1,))), 1, 0))
+    assert (only(image).leader, only(image).isr, is_lost(only(image))) == (NO_LEADER, (1,), False)
+    for kind, error in (
+        (ElectionKind.PREFERRED, PreferredLeaderNotAvailable),
+        (ElectionKind.UNCLEAN, None),
+    ):
+        elected = elect_leaders(image, [("t", 0)], kind)
+        if error is not None:
+            assert isinstance(elected.errors["t", 0], error)
+        else:
+            assert only(elected.decision.image).leader == 2, "the administrator accepts the loss"
+    image = folders_changed(with_offline(image, 1))
+    assert (only(image).leader, only(image).leader_epoch) == (1, 7)
+
+
+def test_replica_in_a_failed_folder_does_not_join_the_isr() -> None:
+    state = partition(isr=(1, 2))
+    image = with_offline(cluster(state), 3, 0)
+    assert alter_isr(image, asked(state, (1, 2, 3))) is ErrorCode.INELIGIBLE_REPLICA
+    assert isinstance(alter_isr(with_offline(image, 3), asked(state, (1, 2, 3))), Decision)
+
+
+def test_another_topic_of_the_name_is_not_in_the_failed_folder() -> None:
+    image = with_offline(cluster(partition()), 1, 0)
+    again = image.with_topic(TopicImage("t", topic_id("other"), (partition(),)))
+    assert only(folders_changed(again)) == partition()
+
+
+def test_new_disk_costs_only_what_was_in_its_folder() -> None:
+    kept = {"t": TopicReplicas(topic_id("t"), frozenset({1}))}
+    image = cluster_of((1, 2, 3), t=[partition(isr=(1,)), partition(isr=(1,))])
+    image = image.with_broker(registered(1, epoch=201, is_emptied=True, kept=kept))
+    partitions = PartitionsByBroker(image)
+    lost, sound = brokers_changed(partitions, image, joined=[1], emptied=[1]).image.topics["t"].partitions
+    assert (lost.leader, is_lost(lost)) == (NO_LEADER, True)
+    assert (sound.leader, sound.isr) == (1, (1,))
+
+
+def test_unclean_stop_is_counted_when_the_failed_folder_is_back() -> None:
+    image = with_settings(cluster(partition(leader=NO_LEADER, isr=(1,))), **{"log.flush.interval.messages": "100"})
+    failed = with_offline(image, 1, 0)
+    failed = brokers_changed(PartitionsByBroker(failed), failed, joined=[1], uncleanly_stopped=[1]).image
+    assert (only(failed).isr, is_lost(only(failed))) == ((1,), False)
+    back = with_offline(failed, 1)
+    back = brokers_changed(PartitionsByBroker(back), back, joined=[1], uncleanly_stopped=[1]).image
+    assert (only(back).leader, only(back).isr) == (1, (1,))
+
+
 # --- what the leader asks for
 
 
@@ -328,6 +402,13 @@ def test_clean_shutdown_counts_if_it_ended_the_last_known_epoch(
     clean_epoch: int, known_epoch: int, expected: bool
 ) -> None:
     registration = BrokerRegistration(1, (), epoch=9, clean_epoch=clean_epoch)
+    assert had_unclean_shutdown(registration, known_epoch) is expected
+
+
+@pytest.mark.parametrize(("known_epoch", "expected"), [(4, True), (5, False), (7, False), (8, True), (-1, False)])
+def test_controllers_may_miss_epochs_of_a_process_that_lost_nothing(known_epoch: int, expected: bool) -> None:
+    """Its sessions ended one after the other, and it registered each time."""
+    registration = BrokerRegistration(1, (), epoch=9, clean_epoch=7, clean_since=5)
     assert had_unclean_shutdown(registration, known_epoch) is expected
 
 

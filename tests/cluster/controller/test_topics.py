@@ -10,7 +10,14 @@ from dataclasses import replace
 import pytest
 from tests.cluster.cluster_stories import Rules, broker, image_with
 
-from penstock.cluster.controller.configs import ConfigEdit, EditKind, ResourceKind, edit_config, replace_config
+from penstock.cluster.controller.configs import (
+    MAX_SETTINGS,
+    ConfigEdit,
+    EditKind,
+    ResourceKind,
+    edit_config,
+    replace_config,
+)
 from penstock.cluster.controller.election import all_partitions, elect, elect_partitions
 from penstock.cluster.controller.topics import (
     MAX_PARTITIONS,
@@ -177,6 +184,16 @@ def test_partitions_are_added_evenly_or_as_given_and_the_old_ones_stay() -> None
     assert given.partitions[2].replicas == (2, 1)
 
 
+def test_broker_that_is_shutting_down_gets_new_replicas_only_if_the_others_are_too_few() -> None:
+    image = THREE.with_shutting_down(1)
+    made = create(image, NewTopic("n", 6, 2))
+    assert {broker for partition in made.topics["n"].partitions for broker in partition.replicas} == {0, 2}
+    grown = grow(made, "n", 9)
+    assert {broker for partition in grown.topics["n"].partitions for broker in partition.replicas} == {0, 2}
+    wide = create(image, NewTopic("n", 1, 3))
+    assert set(wide.topics["n"].partitions[0].replicas) == {0, 1, 2}
+
+
 def test_topic_that_is_not_there_cannot_be_deleted() -> None:
     with pytest.raises(UnknownTopic):
         delete_topic(THREE, "missing")
@@ -192,8 +209,15 @@ def test_partition_without_a_state_is_deleted_without_one() -> None:
 TOPIC, BROKER = ResourceKind.TOPIC, ResourceKind.BROKER
 
 
+class AnyName(Rules):
+    """Brokers take settings that they do not know."""
+
+    def problem(self, kind: ResourceKind, name: str, value: str) -> str | None:
+        return None
+
+
 def edited(image: ClusterImage, *edits: ConfigEdit, kind: ResourceKind = TOPIC, name: str = "t.t") -> ClusterImage:
-    return edit_config(image, kind, name, edits, Rules()).image
+    return edit_config(image, kind, name, edits, AnyName() if kind is BROKER else Rules()).image
 
 
 def test_some_settings_are_changed_and_the_others_left() -> None:
@@ -302,3 +326,20 @@ def test_elections_are_conditional_on_the_versions_of_the_states() -> None:
     ]
     assert [partition.leader_epoch for partition in decision.image.topics["t.t"].partitions] == [1, 1]
     assert elect_partitions(decision.image, all_partitions(decision.image)).operations == ()
+
+
+def test_a_resource_has_no_more_settings_than_the_limit_but_may_lose_what_it_has() -> None:
+    full = {f"unknown.{number}": "1" for number in range(MAX_SETTINGS)}
+    image = THREE.with_broker_config("2", full)
+    more = ConfigEdit("one.more", EditKind.SET, "1")
+    with pytest.raises(InvalidRequest, match=f"{MAX_SETTINGS + 1} settings of one resource are too many"):
+        edited(image, more, kind=BROKER, name="2")
+    with pytest.raises(InvalidRequest, match="too many"):
+        replace_config(image, BROKER, "2", {**full, "one.more": "1"}, AnyName())
+    # An earlier version may have stored more.
+    beyond = THREE.with_broker_config("2", {**full, "one": "1", "two": "1"})
+    fewer = edited(beyond, ConfigEdit("one", EditKind.DELETE), kind=BROKER, name="2")
+    assert len(fewer.broker_config("2")) == MAX_SETTINGS + 1
+    assert len(edited(beyond, ConfigEdit("one", EditKind.DELETE), more, kind=BROKER, name="2").broker_config("2")) == (
+        MAX_SETTINGS + 2
+    )

@@ -10,14 +10,16 @@ from tests.cluster.tree.tree_stories import Heard, Proxy, Trees, ZooKeeperTrees,
 
 from penstock.cluster.controller.store import ControllerClaim, claim_controller
 from penstock.cluster.errors import BrokerIdInUse
-from penstock.cluster.membership.registration import register_broker
+from penstock.cluster.membership.registration import register_broker, store_initial_users
 from penstock.cluster.tree import layout
 from penstock.cluster.tree.layout import (
     BrokerRegistration,
     Endpoint,
     decode_broker,
+    decode_config,
     decode_controller,
     decode_controller_epoch,
+    encode_config,
     encode_controller_epoch,
 )
 from penstock.cluster.tree.tree import Tree
@@ -44,6 +46,24 @@ def test_registered_broker_is_found_and_every_registration_has_a_greater_epoch(t
     live(trees, life)
     live(trees, life)
     assert 0 < epochs[0] < epochs[1]
+
+
+def test_initial_users_are_stored_once(trees: Trees) -> None:
+    path = "/config/users/ad%20min"
+
+    async def first(tree: Tree) -> None:
+        await store_initial_users(tree, {"ad min": {"SCRAM-SHA-512": "a"}})
+        node = await tree.get(path)
+        assert decode_config(path, node.data) == {"SCRAM-SHA-512": "a"}
+        await tree.set(path, encode_config({}), node.version)  # as a removed user leaves it
+
+    async def second(tree: Tree) -> None:
+        await store_initial_users(tree, {"ad min": {"SCRAM-SHA-512": "b"}, "other": {"SCRAM-SHA-256": "c"}})
+        assert decode_config(path, (await tree.get(path)).data) == {}
+        assert await tree.children("/config/users") == ["ad%20min", "other"]
+
+    live(trees, first)
+    live(trees, second)
 
 
 def test_registering_again_in_the_same_session_changes_nothing(trees: Trees) -> None:

@@ -1,4 +1,4 @@
-"""What the data folders tell of a broker's former life."""
+"""What the data folders show of a broker's previous run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 from penstock.cluster.membership.shutdown import (
     CLEAN_SHUTDOWN_FILE,
     clear_clean_shutdown,
-    forget_previous_epoch,
     read_previous_epoch,
     write_broker_epoch,
 )
@@ -59,12 +58,32 @@ def test_disagreeing_and_damaged_folders_count_as_unclean(tmp_path: Path) -> Non
     assert previous_epoch(folders) == (UNKNOWN_EPOCH, False)
 
 
-def test_damage_found_before_the_registration_makes_the_folders_new(tmp_path: Path) -> None:
+def test_only_the_folder_without_the_file_is_new(tmp_path: Path) -> None:
     folders = _folders(tmp_path)
+    write_broker_epoch(FILES, folders[:1], 7, clean=True, others=folders)
+    found = read_previous_epoch(FILES, folders)
+    assert (found.is_emptied, found.new_folders, found.outdated) == (True, frozenset({folders[1]}), frozenset())
+
+
+def test_folder_that_is_no_longer_configured_is_missed_until_the_next_epoch(tmp_path: Path) -> None:
+    folders = _folders(tmp_path, 3)
     write_broker_epoch(FILES, folders, 7, clean=True)
-    life = read_previous_epoch(FILES, folders)
-    before = life.is_emptied
-    forget_previous_epoch(FILES, folders)
-    assert (before, life.is_emptied) == (False, True)
-    assert previous_epoch(folders) == (UNKNOWN_EPOCH, True), "also for the next process, if this one does not register"
-    forget_previous_epoch(FILES, folders)
+    found = read_previous_epoch(FILES, folders[:2])
+    assert (found.is_emptied, found.new_folders) == (True, frozenset())
+    clear_clean_shutdown(FILES, folders[:2])
+    assert read_previous_epoch(FILES, folders[:2]).is_emptied
+    write_broker_epoch(FILES, folders[:2], 8, clean=True)
+    assert not read_previous_epoch(FILES, folders[:2]).is_emptied
+
+
+def test_folder_that_had_failed_is_outdated_and_not_new(tmp_path: Path) -> None:
+    folders = _folders(tmp_path)
+    write_broker_epoch(FILES, folders, 7, clean=False)
+    for epoch in (7, 8):
+        write_broker_epoch(FILES, folders[1:], epoch, clean=False, failed=folders[:1])
+        found = read_previous_epoch(FILES, [f"{folder}/" for folder in folders])
+        assert (found.clean_epoch, found.is_emptied, found.outdated) == (UNKNOWN_EPOCH, False, frozenset({folders[0]}))
+        clear_clean_shutdown(FILES, folders)
+    assert read_previous_epoch(FILES, folders).outdated == frozenset({folders[0]})
+    write_broker_epoch(FILES, folders, 9, clean=False)
+    assert not read_previous_epoch(FILES, folders).outdated

@@ -194,7 +194,7 @@ def test_topics_live_through_creation_growth_settings_restart_and_deletion() -> 
     run(with_tree(files, second))
 
 
-def test_topic_made_again_has_another_id() -> None:
+def test_recreated_topic_has_another_id() -> None:
     async def story(metadata: StandaloneMetadata) -> None:
         [first] = await metadata.require_controller().create_topics([NewTopic("t")])
         await metadata.require_controller().delete_topics(["t"])
@@ -443,6 +443,7 @@ def test_document_that_cannot_be_read_stops_the_start_and_is_named() -> None:
         await tree.create("/brokers")
         await tree.create("/brokers/topics")
         await tree.create("/brokers/topics/bad", b"{")
+        await tree.create("/brokers/topics/bad/partitions")
         with pytest.raises(LayoutError, match="/brokers/topics/bad"):
             await metadata_of(tree).start(broker())
 

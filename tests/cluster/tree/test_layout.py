@@ -17,7 +17,9 @@ from penstock.cluster.tree.layout import (
     PartitionAssignment,
     PartitionState,
     ProducerIdBlock,
+    TopicReplicas,
 )
+from penstock.log.log_dirs.identity import encode_id
 
 TOPIC_ID = bytes(range(16))
 TOPIC_ID_TEXT = "AAECAwQFBgcICQoLDA0ODw"
@@ -109,9 +111,26 @@ def test_broker_is_written_as_kafka_writes_it() -> None:
     assert layout.decode_broker(1, data) == BrokerRegistration(1, endpoints, "r1", 1611146362123)
 
 
+def test_broker_lists_the_replicas_that_it_has_kept_and_those_that_are_offline() -> None:
+    endpoints = (Endpoint("CLIENT", "PLAINTEXT", "h", 9092),)
+    kept = {"views": TopicReplicas(b"v" * 16, frozenset({3, 1})), "clicks": TopicReplicas(b"c" * 16, frozenset({0}))}
+    offline = {"views": TopicReplicas(b"v" * 16, frozenset({2}))}
+    registration = BrokerRegistration(1, endpoints, is_emptied=True, kept=kept, offline=offline)
+    data = layout.encode_broker(registration)
+    assert layout.decode_broker(1, data) == registration
+    assert parsed(data)["penstock_offline"] == {"views": [encode_id(b"v" * 16), [2]]}
+    assert registration.has_kept("views", b"v" * 16, 3)
+    assert not registration.has_kept("views", b"w" * 16, 3), "another topic of the name"
+    assert not registration.has_kept("views", b"v" * 16, 2)
+    assert registration.is_offline("views", b"v" * 16, 2)
+    for broken in (b'"views":["short",[2]]', b'"views":["' + b"!" * 22 + b'",[2]]', b'"views":[2]'):
+        with pytest.raises(LayoutError, match="/brokers/ids/1"):
+            layout.decode_broker(1, data.replace(f'"views":["{encode_id(b"v" * 16)}",[2]]'.encode(), broken))
+
+
 def test_broker_stores_its_previous_epoch_and_kafka_ignores_it() -> None:
     endpoints = (Endpoint("CLIENT", "PLAINTEXT", "h", 9092),)
-    registration = BrokerRegistration(1, endpoints, epoch=30, clean_epoch=20, is_emptied=True)
+    registration = BrokerRegistration(1, endpoints, epoch=30, clean_epoch=20, is_emptied=True, clean_since=10)
     data = layout.encode_broker(registration)
     assert parsed(data)["penstock_clean_epoch"] == 20
     assert "epoch" not in parsed(data)
@@ -119,6 +138,8 @@ def test_broker_stores_its_previous_epoch_and_kafka_ignores_it() -> None:
     assert layout.decode_broker(1, layout.encode_broker(BrokerRegistration(1, endpoints))).clean_epoch == -1
     with pytest.raises(LayoutError, match="penstock_clean_epoch"):
         layout.decode_broker(1, data.replace(b":20", b":-20"))
+    with pytest.raises(LayoutError, match="penstock_clean_since"):
+        layout.decode_broker(1, data.replace(b":10", b":-10"))
 
 
 def test_broker_without_plaintext_and_rack_has_no_host_for_old_clients() -> None:
@@ -303,6 +324,7 @@ def test_any_bytes_are_decoded_or_raise_layout_error(data: bytes) -> None:
         lambda: layout.decode_controller_epoch(data),
         lambda: layout.decode_cluster_id(data),
         lambda: layout.decode_producer_ids(data),
+        lambda: layout.decode_acls("/p", data),
     ):
         try:
             decode()
@@ -336,3 +358,43 @@ def test_request_that_lists_a_partition_twice_is_rejected() -> None:
         layout.decode_reassignment(twice)
     with pytest.raises(LayoutError, match="twice"):
         layout.decode_preferred_election(twice)
+
+
+# --- the cluster's secret
+
+
+def test_the_cluster_secret_is_stored_and_read_and_a_damaged_one_is_not_quoted() -> None:
+    data = layout.encode_cluster_secret(b"s" * 32)
+    assert layout.decode_cluster_secret(data) == b"s" * 32
+    for bad in (b"", b"{}", data.replace(b"c3", b"", 1), b'{"version":1,"secret":"hunter2"}'):
+        with pytest.raises(LayoutError, match="/penstock/cluster_secret") as caught:
+            layout.decode_cluster_secret(bad)
+        assert "hunter" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "entity"),
+    [
+        (b'{"version":1,"entity_type":"topics","entity_name":"views"}', "topics/views"),
+        (b'{"version":2,"entity_path":"users/alice/clients/web"}', "users/alice/clients/web"),
+        (b'"views"', "topics/views"),
+    ],
+)
+def test_notifications_of_every_version_say_whose_settings_changed(data: bytes, entity: str) -> None:
+    assert layout.decode_config_change("/config/changes/x", data) == entity
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"7", b"{}", b'{"version":1,"entity_type":"topics"}', b"\xff"])
+def test_notification_without_a_name(data: bytes) -> None:
+    with pytest.raises(LayoutError, match="/config/changes/x"):
+        layout.decode_config_change("/config/changes/x", data)
+
+
+@pytest.mark.parametrize("data", [b"", b"null", b"{", b"\xff", b'{"version":1}', b'{"version":1,"topic_id":"x"}'])
+def test_node_above_partitions_without_an_id_has_none(data: bytes) -> None:
+    assert layout.decode_topic_id(data) is None
+
+
+def test_id_in_the_node_above_partitions() -> None:
+    assert layout.decode_topic_id(layout.encode_topic_id(b"i" * 16)) == b"i" * 16
+    assert layout.encode_topic_id(None) == b""

@@ -286,3 +286,26 @@ def test_ensure_path_creates_what_is_missing(trees: Trees) -> None:
         assert await tree.exists("/a/b/c")
 
     live(trees, story)
+
+
+def test_nodes_watched_once_report_their_next_change(trees: Trees) -> None:
+    async def story(tree: Tree) -> None:
+        paths = [f"/n{number}" for number in range(250)]
+        for path in paths:
+            await tree.create(path)
+        heard = Heard()
+        tree.watch_once(paths, heard)
+        # The watches are there when later requests are answered.
+        await tree.get_many(paths)
+        await tree.create("/n0/child")
+        await tree.set("/n7", b"1")
+        assert await heard.next() is EventKind.CHANGED
+        await tree.set("/n7", b"2")
+        await tree.delete("/n249")
+        assert await heard.next() is EventKind.DELETED
+        tree.watch_once(["/n7"], heard)
+        await tree.get("/n7")
+        await tree.set("/n7", b"3")
+        assert await heard.next() is EventKind.CHANGED
+
+    live(trees, story)

@@ -93,7 +93,7 @@ def test_last_version_is_followed_by_zero_as_no_version_is_negative() -> None:
     assert after(Set("/a", b"x"), state=state).node("/a") == StoredNode(b"x", 0)
 
 
-def test_whoever_watches_hears_of_the_node_and_of_the_children_above() -> None:
+def test_watches_fire_for_the_node_and_for_the_children_of_its_parent() -> None:
     state = after(Create("/a"))
     change = state.prepare((Create("/a/b"), Set("/a/b", b""), Delete("/a/b")), 1)
     assert change.events == [
@@ -133,7 +133,7 @@ def test_list_does_the_same_as_its_operations_one_by_one_or_nothing(changes: lis
     state = TreeState()
     nodes: dict[str, StoredNode] = dict(state.persistent())
     for operations in changes:
-        single = TreeState.of(nodes.items())
+        single = TreeState.of(nodes.items(), state.last_created)
         try:
             for operation in operations:
                 single.commit(single.prepare((operation,), 1))

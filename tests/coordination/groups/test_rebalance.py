@@ -125,7 +125,7 @@ def test_rebalance_drops_members_that_do_not_join_in_time() -> None:
     assert story.heartbeat(two) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_who_does_not_fetch_its_share_is_dropped() -> None:
+def test_a_member_that_does_not_sync_is_removed() -> None:
     story = Story()
     first = story.join()
     second = story.join()
@@ -155,7 +155,7 @@ def test_first_rebalance_waits_for_more_members_up_to_the_rebalance_timeout() ->
     assert len(story.joined(tokens[0]).members) == 4
 
 
-def test_initial_rebalance_ends_when_no_more_members_join() -> None:
+def test_initial_rebalance_ends_when_members_stop_joining() -> None:
     story = Story(GroupSettings(initial_rebalance_delay_ms=3_000))
     token = story.join()
     story.pass_ms(2_999)
@@ -273,7 +273,7 @@ def test_who_waits_in_a_rebalance_is_not_expected_to_send_heartbeats() -> None:
     assert story.joined(again).leader == one.member_id
 
 
-def test_new_member_does_not_wait_for_ever() -> None:
+def test_new_member_does_not_wait_forever() -> None:
     story = Story(GroupSettings(initial_rebalance_delay_ms=0, new_member_join_timeout_ms=20_000))
     (one,) = story.stable()
     second = story.join()

@@ -107,14 +107,14 @@ def test_group_needs_a_name() -> None:
 
 def test_unknown_group_has_no_members() -> None:
     story = Story()
-    stranger = JoinGroupResponse(member_id="x", generation_id=1, protocol_type="consumer", protocol_name="range")
+    outsider = JoinGroupResponse(member_id="x", generation_id=1, protocol_type="consumer", protocol_name="range")
     assert story.replies[story.join("x")].error_code == ErrorCode.UNKNOWN_MEMBER_ID
-    assert story.replies[story.sync(stranger)].error_code == ErrorCode.UNKNOWN_MEMBER_ID
-    assert story.heartbeat(stranger) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert story.replies[story.sync(outsider)].error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert story.heartbeat(outsider) is ErrorCode.UNKNOWN_MEMBER_ID
     assert story.leave(("x", None)) == [ErrorCode.UNKNOWN_MEMBER_ID]
 
 
-def test_full_group_takes_no_more() -> None:
+def test_full_group_rejects_members() -> None:
     story = Story(GroupSettings(initial_rebalance_delay_ms=0, max_size=2))
     one, two = story.stable(2)
     assert story.replies[story.join()].error_code == ErrorCode.GROUP_MAX_SIZE_REACHED

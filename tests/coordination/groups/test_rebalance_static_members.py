@@ -67,7 +67,7 @@ def test_rebalance_that_begins_meanwhile_includes_the_restarted_member() -> None
     assert len(leader.members) == 3
 
 
-def test_former_process_is_fenced() -> None:
+def test_previous_process_is_fenced() -> None:
     story = Story()
     _, zombie = stable_pair(story)
     story.joined(story.join(instance="i-2"))
@@ -81,7 +81,7 @@ def test_former_process_is_fenced() -> None:
     assert story.fetched() == -1
 
 
-def test_former_process_is_fenced_while_it_waits() -> None:
+def test_previous_process_is_fenced_while_it_waits() -> None:
     story = Story()
     _, zombie = stable_pair(story)
     waiting = story.join(zombie.member_id, instance="i-2", offers=protocols(topics=("views",)))

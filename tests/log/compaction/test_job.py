@@ -299,7 +299,7 @@ def test_a_tombstone_that_is_replaced_goes_at_once(log: PartitionLog) -> None:
     assert pairs_in(log) == [(b"a", b"2")]
 
 
-def test_tombstones_that_are_kept_for_ever_do_not_overflow(log: PartitionLog) -> None:
+def test_tombstones_that_are_kept_forever_do_not_overflow(log: PartitionLog) -> None:
     log.settings = replace(SMALL, delete_retention_ms=2**63 - 1)
     put(log, (b"a", None), at_ms=NOW)
     put(log, (b"b", b"1"))
@@ -416,7 +416,7 @@ def segments_of(log: PartitionLog) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("segment", [0, 2])
-def test_damage_is_said_and_nothing_is_changed(segment: int) -> None:
+def test_damage_is_reported_and_nothing_is_changed(segment: int) -> None:
     files = SimulatedFiles()
     log = new_log(files)
     fill(log)
@@ -443,7 +443,7 @@ def test_damage_behind_a_right_checksum_is_found_too(log: PartitionLog) -> None:
     assert leftovers(log) == []
 
 
-def test_a_segment_that_lost_its_end_is_damaged_and_not_walked_for_ever(log: PartitionLog) -> None:
+def test_a_segment_that_lost_its_end_is_damaged_and_not_walked_forever(log: PartitionLog) -> None:
     fill(log)
     path = f"{FOLDER}/{log.table.bases[1]:020d}.log"
     file = log.files.open(path)
@@ -555,7 +555,7 @@ def test_a_round_that_has_ended_cannot_be_taken_up_again(log: PartitionLog) -> N
         other.install(log, group)
 
 
-# --- a log that goes on meanwhile
+# --- a log that continues meanwhile
 
 
 def test_the_log_continues_while_a_compaction_is_prepared(log: PartitionLog) -> None:

@@ -151,7 +151,7 @@ def test_power_loss_at_every_operation_of_a_compaction(settings: LogSettings) ->
 
 
 @pytest.mark.long
-def test_power_loss_while_the_log_goes_on_beside_a_compaction() -> None:
+def test_power_loss_while_the_log_grows_during_a_compaction() -> None:
     start = durable_folder()
     end, first_dirty = history(start)
     settings = replace(SMALL, segment_bytes=700)

@@ -175,7 +175,7 @@ def test_an_open_transaction_holds_compaction_up(log: PartitionLog) -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_the_empty_batch_that_a_producer_is_known_by_does_not_open_a_transaction_for_ever(
+def test_the_empty_batch_that_a_producer_is_known_by_does_not_open_a_transaction_forever(
     log: PartitionLog, commit: bool
 ) -> None:
     put(log, (b"a", b"1"), producer=5, sequence=0, transactional=True)
@@ -211,7 +211,7 @@ def test_a_producer_known_only_by_its_marker_stays_fenced(log: PartitionLog) -> 
     assert markers_in(log) == []
 
 
-def test_no_snapshot_that_is_left_knows_of_a_transaction_whose_marker_is_gone() -> None:
+def test_no_remaining_snapshot_has_a_transaction_whose_marker_is_gone() -> None:
     """A snapshot of the time when a transaction was open, with the batches after it that end it compacted away."""
     log = new_log(SimulatedFiles(), SMALL)
     put(log, (b"a", b"1"), producer=5, sequence=0, transactional=True)

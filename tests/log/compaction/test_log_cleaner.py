@@ -207,7 +207,7 @@ def test_threads_compact_while_the_loop_appends(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 3])
-def test_a_log_that_is_cut_meanwhile_keeps_what_it_has_and_the_checkpoint_claims_no_more(steps: int) -> None:
+def test_a_log_truncated_during_compaction_keeps_its_records_and_the_checkpoint_ends_with_them(steps: int) -> None:
     broker, workers = slow_broker()
     log = broker.filled("views", replace(SMALL, segment_bytes=300))
     broker.tick()
@@ -229,7 +229,7 @@ def test_a_log_that_is_cut_meanwhile_keeps_what_it_has_and_the_checkpoint_claims
     assert len(records_in(log)) == 4
 
 
-def test_a_log_cut_after_the_last_group_was_installed_is_not_said_to_be_clean() -> None:
+def test_a_log_truncated_after_the_last_group_was_installed_is_not_marked_clean() -> None:
     broker, workers = slow_broker()
     log = broker.filled("views", replace(SMALL, segment_bytes=100_000))
     broker.tick()
@@ -462,7 +462,7 @@ def test_whenever_the_power_goes_the_log_is_whole_and_the_checkpoint_true() -> N
 # --- what goes wrong
 
 
-def test_a_damaged_log_is_left_alone_and_the_others_go_on() -> None:
+def test_a_damaged_log_is_skipped_and_the_others_are_compacted() -> None:
     files = SimulatedFiles()
     broker = broker_of(files)
     damaged, other = broker.filled("views", rounds=9), broker.filled("clicks")
@@ -531,7 +531,7 @@ def test_errors_that_a_success_follows_do_not_add_up() -> None:
     assert broker.cleaner.uncleanable == {}
 
 
-def test_a_removed_segment_is_a_failure_and_not_retried_for_ever() -> None:
+def test_a_removed_segment_is_a_failure_and_not_retried_forever() -> None:
     broker = broker_of()
     log = broker.filled("views")
     broker.files.remove(first_log_file(log))
@@ -607,7 +607,7 @@ def test_too_many_open_files_say_nothing_of_the_log() -> None:
     assert len(records_in(log)) == 4
 
 
-def test_a_disk_that_fails_an_install_takes_its_folder_offline_and_the_others_go_on() -> None:
+def test_a_disk_that_fails_an_install_takes_its_folder_offline_and_the_others_are_compacted() -> None:
     files = SimulatedFiles()
     broker, workers = slow_broker(files, paths=(ONE, TWO))
     logs = [broker.filled("views"), broker.filled("clicks")]

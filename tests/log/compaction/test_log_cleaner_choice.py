@@ -309,7 +309,7 @@ def test_time_alone_changes_no_plan_before_the_predicted_moment(
 # --- how fast
 
 
-def test_over_time_no_more_than_the_limit_goes_through() -> None:
+def test_the_throttle_keeps_the_average_below_its_limit() -> None:
     clock = ManualClock()
     naps: list[float] = []
 

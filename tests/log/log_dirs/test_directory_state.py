@@ -256,7 +256,7 @@ def test_a_log_that_lost_durable_records_does_not_keep_their_recovery_point() ->
     assert values_in(open_directory(files).get(T0).log) == numbered(40)[:end]
 
 
-def test_a_log_that_is_damaged_keeps_the_recovery_point_that_tells_so() -> None:
+def test_a_log_that_is_damaged_keeps_the_recovery_point_that_shows_it() -> None:
     files = SimulatedFiles()
     directory = replicated(files)
     directory.close()
@@ -270,7 +270,7 @@ def test_a_log_that_is_damaged_keeps_the_recovery_point_that_tells_so() -> None:
         assert not directory.close(), "a clean stop would let the next start believe the files"
 
 
-def test_a_batch_whose_first_bytes_a_lost_sector_held_is_not_taken_for_sound() -> None:
+def test_a_batch_that_begins_in_a_lost_sector_is_damaged() -> None:
     """Its base offset is not under its checksum: believed, it would make the log jump ahead by quintillions."""
     files = SimulatedFiles()
     directory = open_directory(files)

@@ -278,7 +278,7 @@ def test_a_deleted_partition_is_out_of_use_at_once_and_its_bytes_go_later() -> N
     assert not files.exists(f"/data/{names[0]}")
 
 
-def test_a_topic_made_again_has_nothing_of_the_old_one() -> None:
+def test_a_recreated_topic_has_nothing_of_the_old_one() -> None:
     files = SimulatedFiles()
     directory = with_records(files)
     log = directory.get(T0).log
@@ -301,7 +301,7 @@ def test_a_topic_made_again_has_nothing_of_the_old_one() -> None:
     assert reopened.listing.foreign == []
 
 
-def test_the_old_log_cannot_touch_the_files_of_a_topic_made_again() -> None:
+def test_the_old_log_cannot_touch_the_files_of_a_recreated_topic() -> None:
     directory = with_records(SimulatedFiles())
     old = directory.get(T0).log
     directory.delete(T0, NOW)
@@ -415,7 +415,7 @@ def test_damage_of_one_partition_leaves_the_others_online(caplog: pytest.LogCapt
     assert not files.exists(MARKER)
 
 
-def test_a_damaged_partition_may_be_deleted_and_made_again() -> None:
+def test_a_damaged_partition_may_be_deleted_and_recreated() -> None:
     files = SimulatedFiles()
     with_records(files)
     files.kill()
@@ -446,7 +446,7 @@ def test_what_is_remembered_of_a_damaged_partition_is_kept() -> None:
     assert rows == [40, 7, 40, 3]
 
 
-def test_too_few_open_files_are_not_taken_for_damage() -> None:
+def test_running_out_of_open_files_is_not_reported_as_damage() -> None:
     files = SimulatedFiles()
     with_records(files)
     files.kill()

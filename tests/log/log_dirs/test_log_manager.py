@@ -29,7 +29,7 @@ from penstock.log.log_dirs.log_directory import Progress
 from penstock.log.log_dirs.log_manager import LogManager
 from penstock.log.log_loader import open_log
 from penstock.log.partition_log import PartitionLog
-from penstock.log.retention import enforce_retention, may_expire
+from penstock.log.retention import PartitionRetention, enforce_retention, may_expire
 from penstock.log.settings import LogSettings
 from penstock.records import encode_batch
 from penstock.runtime.files import PosixFiles, Space
@@ -196,7 +196,7 @@ def test_among_equals_the_one_with_the_most_room_is_taken(monkeypatch: pytest.Mo
     assert placed(manager) == {"/a": ["z-0"], "/b": ["x-0"], "/c": ["y-0"]}
 
 
-def test_a_disk_that_cannot_tell_its_room_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_with_unknown_free_space_gets_no_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     files = SimulatedFiles()
     manager = open_manager(files)
 
@@ -221,7 +221,7 @@ def test_a_partition_is_made_once_across_all_folders() -> None:
     create(manager, "t")
 
 
-def test_a_partition_that_may_be_on_a_lost_disk_is_not_made_again() -> None:
+def test_a_partition_that_may_be_on_a_lost_disk_is_not_recreated() -> None:
     files = SimulatedFiles()
     manager = open_manager(files)
     create(manager, "t")
@@ -275,6 +275,45 @@ def test_a_failed_disk_takes_down_only_its_own_partitions(notice: Callable[[LogM
     files.operations.hook = None
     clean = {directory.path: directory.was_clean for directory in open_manager(files).directories}
     assert clean == {path: False, ({ONE, TWO} - {path}).pop(): True}
+
+
+def test_partitions_deleted_while_their_disk_has_failed_are_forgotten() -> None:
+    files = SimulatedFiles()
+    manager = open_manager(files)
+    create(manager, "a"), create(manager, "b")
+    where = manager.directory_of("a", 0).path
+    assert not manager.is_offline("a", 0)
+    break_disk(files, where)
+    manager.checkpoint_tick()
+    assert manager.is_offline("a", 0)
+    assert manager.is_offline("unknown", 0), "it may be there"
+    assert not manager.is_offline("b", 0)
+    manager.delete_all([("a", 0), ("b", 0)], NOW)
+    assert not manager.holds("a", 0)
+    again = manager.create("a", 0, bytes(16), SMALL, NOW)
+    assert not again.folder.startswith(where)
+    assert not manager.is_offline("a", 0)
+
+
+@pytest.mark.parametrize("is_outdated", [True, False])
+def test_partition_created_again_while_a_disk_had_failed_is_the_newer_one(is_outdated: bool) -> None:
+    files = SimulatedFiles()
+    manager = open_manager(files)
+    create(manager, "a"), create(manager, "b")
+    where = manager.directory_of("a", 0).path
+    break_disk(files, where)
+    manager.checkpoint_tick()
+    manager.delete("a", 0, NOW)
+    new_id = TOPIC_ID if is_outdated else bytes(16)
+    put(manager.create("a", 0, new_id, SMALL, NOW), b"new")
+    manager.close()
+    files.operations.hook = None
+    options: dict[str, Any] = {"outdated": [where]} if is_outdated else {"topic_ids": {"a": new_id}}
+    manager = open_manager(files, **options)
+    log = manager.get("a", 0)
+    assert log is not None
+    assert values_in(log) == [b"new"]
+    assert any(name.endswith("-stray") for name in files.list_folder(where))
 
 
 def test_describe_returns_sizes_and_free_space_of_each_directory() -> None:
@@ -579,3 +618,27 @@ def test_what_was_deleted_is_gone_after_a_stop_and_nothing_waits_for_removal_for
     assert not [name for name in files.list_folder(log.folder) if name.endswith(".deleted")]
     assert not [name for name in files.list_folder(ONE) if name.endswith("-delete")]
     assert open_manager(files, [ONE]).directories[0].was_clean
+
+
+def test_policies_of_the_operator_are_asked_in_steps_of_a_few_logs() -> None:
+    manager = open_manager(SimulatedFiles())
+    for partition in range(120):
+        put_durably(create(manager, "t", partition), b"x")
+    asked: list[int] = []
+
+    class Noting:
+        def __init__(self, partition: PartitionRetention) -> None:
+            self._partition = partition.partition
+
+        def expired(self, segments: object, log: object, now_ms: int) -> int:
+            asked.append(self._partition)
+            return 0
+
+    manager.make_policy = Noting
+    steps = manager.retention_steps(NOW)
+    next(steps)
+    assert len(asked) == 50
+    assert list(manager.retention_steps(NOW)) == [], "one run at a time"
+    list(steps)
+    assert sorted(asked) == list(range(120))
+    assert len(list(manager.retention_steps(NOW))) == 4, "of 60 logs in each of two folders"

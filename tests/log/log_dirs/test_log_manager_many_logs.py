@@ -138,7 +138,7 @@ def test_what_is_old_or_much_is_made_durable_whatever_the_policy() -> None:
     manager.close()
 
 
-def test_what_recovery_found_is_durable_soon_so_that_a_second_crash_costs_no_more() -> None:
+def test_what_recovery_found_is_durable_soon_so_that_a_second_crash_costs_nothing() -> None:
     files = SimulatedFiles()
     manager = open_manager(files, ("/one",))
     put(create(manager, "t", 0), *numbered(5))

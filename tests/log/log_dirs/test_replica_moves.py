@@ -287,7 +287,7 @@ def test_the_power_goes_at_any_moment_of_a_move_and_nothing_is_lost(
         assert promised.durable <= log.log_end_offset <= 45, str(point)
         assert log.log_start_offset == 3, str(point)
         assert values_in(log) == numbered(45)[3 : log.log_end_offset], str(point)
-        # What was begun goes on, and the log lives.
+        # The move that was begun continues, and the log stays.
         go(manager)
         put_durably(log, b"still alive")
         assert values_in(log) == [*numbered(45)[3 : log.log_end_offset - 1], b"still alive"], str(point)

@@ -94,7 +94,7 @@ def test_another_member_can_be_chosen_by_keyboard(browser: Browser) -> None:
     assert browser.evaluate("document.activeElement.id") == "another"
 
 
-def test_a_member_with_more_news_is_shown_until_somebody_is_chosen(browser: Browser, site: Site) -> None:
+def test_a_member_with_newer_data_is_shown_until_one_is_chosen(browser: Browser, site: Site) -> None:
     browser.wait_for("document.getElementById('member').value === '17'")
     site.shows(full_snapshot(), members=[18, 17])
     browser.wait_for("document.getElementById('member').value === '18'")

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from tests.broker.wire_client import WireClient
 from tests.peers.client.kafka_server import HOST, JavaServer, new_cluster_id, node_4_3
 from tests.peers.provision import Found
 from tests.ports import free_ports
@@ -29,6 +30,7 @@ from penstock.wire.schemas.alter_partition_reassignments import (
     ReassignableTopic,
 )
 from penstock.wire.schemas.elect_leaders import ElectLeadersRequest, TopicPartitions
+from penstock.wire.schemas.metadata import MetadataRequest, MetadataRequestTopic
 
 OFFSETS_TOPIC = "__consumer_offsets"
 _NODES = (1, 2, 3)
@@ -94,6 +96,16 @@ class KafkaCluster:
     def kill(self) -> None:
         for node in self.nodes.values():
             node.kill()
+
+    def is_known_everywhere(self, topic: str) -> bool:
+        """Whether every broker has heard of a topic: a new one is on some brokers before others."""
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+        for node in self.nodes.values():
+            with WireClient(int(node.address.rpartition(":")[2])) as client:
+                (found,) = client.ask(ApiKey.METADATA, request, 9).topics
+            if found.error_code or not found.partitions or any(part.error_code for part in found.partitions):
+                return False
+        return True
 
     # Who leads
 

@@ -134,30 +134,45 @@ def new_cluster_id() -> str:
     return base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=").replace("-", "A")
 
 
-def node_4_3(java: Found, jars: Found, folder: Path, settings_text: str, port: int, cluster_id: str) -> JavaServer:
-    """A node with these settings in a folder of its own, not begun yet."""
+def node_4_3(
+    java: Found, jars: Found, folder: Path, settings_text: str, port: int, cluster_id: str, features: Sequence[str] = ()
+) -> JavaServer:
+    """A node with these settings and levels of features in a folder of its own, not begun yet."""
     settings = folder / "server.properties"
     settings.write_text(settings_text)
     run = _java(java, sorted(jars.path.glob("*.jar")))
     subprocess.run(
-        [*run, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(settings)],
+        [
+            *run, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(settings),
+            *(argument for feature in features for argument in ("--feature", feature)),
+        ],
         check=True, capture_output=True, timeout=_START_S,
     )  # fmt: skip
     return JavaServer([*run, "kafka.Kafka", str(settings)], port, folder / "output.txt")
 
 
-def kafka_4_3(java: Found, jars: Found, folder: Path, more_settings: str = "", port: int = 0) -> JavaServer:
+def kafka_4_3(
+    java: Found, jars: Found, folder: Path, more_settings: str = "", port: int = 0, features: Sequence[str] = ()
+) -> JavaServer:
     """A cluster of one, not begun yet. Of `more_settings`, which count more, `port` must be a listener, if given."""
     own_port, controller_port = free_ports(2)
     settings = _SETTINGS_4_3.format(host=HOST, port=own_port, controller_port=controller_port, data=folder / "data")
-    return node_4_3(java, jars, folder, settings + more_settings, port or own_port, new_cluster_id())
+    return node_4_3(java, jars, folder, settings + more_settings, port or own_port, new_cluster_id(), features)
+
+
+def libraries_0_9(package: Found) -> Path:
+    return package.path / _LIBRARIES_0_9
+
+
+def jars_0_9(package: Found) -> list[Path]:
+    found = sorted(libraries_0_9(package).glob("*.jar"))
+    return [jar for jar in found if not jar.stem.endswith(_NOT_TO_RUN)]
 
 
 def kafka_0_9(java: Found, package: Found, folder: Path) -> tuple[JavaServer, JavaServer]:
     """A ZooKeeper and a broker, neither begun yet; the former must be up first."""
     zookeeper_port, port = free_ports(2)
-    jars = [jar for jar in sorted((package.path / _LIBRARIES_0_9).glob("*.jar")) if not jar.stem.endswith(_NOT_TO_RUN)]
-    run = _java(java, jars)
+    run = _java(java, jars_0_9(package))
     (folder / "zookeeper.properties").write_text(
         _ZOOKEEPER.format(host=HOST, port=zookeeper_port, data=folder / "zookeeper")
     )

@@ -63,7 +63,7 @@ def test_a_restart_under_load_costs_nothing_but_time(kafka: JavaServer, ending: 
             kafka.launch()
             kafka.wait_until_listening()
             before = len(load.sent)
-            until(lambda: load.acknowledged() > before, "it goes on")
+            until(lambda: load.acknowledged() > before, "it continues")
             count = load.end()
             producer.flush(PATIENCE_S)
             until(lambda: len(reading.seen) >= count, "all is read")

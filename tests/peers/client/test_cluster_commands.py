@@ -33,7 +33,7 @@ def admin(cluster: KafkaCluster) -> Iterator[Admin]:
         yield made
 
 
-def placed(admin: Admin, replicas: list[list[int]], **config: str) -> str:
+def placed(cluster: KafkaCluster, admin: Admin, replicas: list[list[int]], **config: str) -> str:
     """A topic whose partitions are where they are wanted."""
     name = new_name("placed")
     settings = {setting.replace("_", "."): value for setting, value in config.items()}
@@ -42,7 +42,8 @@ def placed(admin: Admin, replicas: list[list[int]], **config: str) -> str:
     def is_there() -> bool:
         """Known to whichever broker is asked, and in sync."""
         try:
-            return [part["isr"] for part in parts_of(admin, name)] == replicas
+            in_sync = [part["isr"] for part in parts_of(admin, name)] == replicas
+            return in_sync and cluster.is_known_everywhere(name)
         except UnknownTopic:
             return False
 
@@ -79,7 +80,7 @@ def wait_for(admin: Admin, topic: str, replicas: list[list[int]]) -> None:
 
 
 def test_brokers_are_listed_and_described(shell: Shell, cluster: KafkaCluster, admin: Admin) -> None:
-    topic = placed(admin, [[1, 2], [2, 3]])
+    topic = placed(cluster, admin, [[1, 2], [2, 3]])
     listed = shell.json("brokers", "list")["brokers"]
     assert [each["id"] for each in listed] == sorted(cluster.nodes)
     assert all(each["online"] and each["outOfSync"] == 0 for each in listed)
@@ -98,8 +99,10 @@ def test_brokers_are_listed_and_described(shell: Shell, cluster: KafkaCluster, a
     assert described["minInsyncReplicas"] == 2
 
 
-def test_partitions_are_evened_out_and_led_back(shell: Shell, admin: Admin, tmp_path: Path) -> None:
-    topic = placed(admin, [[1], [1], [1]])
+def test_partitions_are_evened_out_and_led_back(
+    shell: Shell, cluster: KafkaCluster, admin: Admin, tmp_path: Path
+) -> None:
+    topic = placed(cluster, admin, [[1], [1], [1]])
     plan, back = tmp_path / "plan.json", tmp_path / "back.json"
     text = shell.done("reassign", "plan", topic, "-o", plan, "--rollback", back)
     assert "2 partitions to change: 2 replicas copied" in text
@@ -116,8 +119,8 @@ def test_partitions_are_evened_out_and_led_back(shell: Shell, admin: Admin, tmp_
     until(lambda: shell("reassign", "status", plan).exit_code == 1, "the plan is not true any more", PATIENCE_S)
 
 
-def test_a_plan_goes_by_the_pipe_and_empties_a_broker(shell: Shell, admin: Admin) -> None:
-    topic = placed(admin, [[1, 2], [2, 3], [3, 1]])
+def test_a_plan_goes_by_the_pipe_and_empties_a_broker(shell: Shell, cluster: KafkaCluster, admin: Admin) -> None:
+    topic = placed(cluster, admin, [[1, 2], [2, 3], [3, 1]])
     plan = shell.done("reassign", "plan", topic, "--without", 3, "--format", "json")
     assert {entry["partition"] for entry in json.loads(plan)["partitions"]} >= {1, 2}
     assert shell("reassign", "start", "-", *_WAIT, stdin=plan).exit_code == 0
@@ -126,8 +129,10 @@ def test_a_plan_goes_by_the_pipe_and_empties_a_broker(shell: Shell, admin: Admin
     assert all(sorted(entry["replicas"]) == [1, 2, 3] for entry in grown["partitions"])
 
 
-def test_a_move_is_watched_slowed_down_and_taken_back(shell: Shell, admin: Admin, tmp_path: Path) -> None:
-    topic = placed(admin, [[1]])
+def test_a_move_is_watched_slowed_down_and_taken_back(
+    shell: Shell, cluster: KafkaCluster, admin: Admin, tmp_path: Path
+) -> None:
+    topic = placed(cluster, admin, [[1]])
     with Producer(shell.address) as producer:
         for _ in range(4):
             producer.send(topic, b"x" * 500_000).result(PATIENCE_S)
@@ -151,8 +156,8 @@ def test_a_move_is_watched_slowed_down_and_taken_back(shell: Shell, admin: Admin
     assert "Nothing to cancel" in shell.done("reassign", "cancel", "--all")
 
 
-def test_preferred_leaders_are_elected(shell: Shell, admin: Admin, tmp_path: Path) -> None:
-    topic = placed(admin, [[1, 2, 3], [2, 3, 1]])
+def test_preferred_leaders_are_elected(shell: Shell, cluster: KafkaCluster, admin: Admin, tmp_path: Path) -> None:
+    topic = placed(cluster, admin, [[1, 2, 3], [2, 3, 1]])
     assert "Nothing to elect" in shell.done("elect", "preferred", topic)
     plan = tmp_path / "plan.json"
     entries = [{"topic": topic, "partition": index, "replicas": [3, 1, 2]} for index in range(2)]
@@ -165,7 +170,7 @@ def test_preferred_leaders_are_elected(shell: Shell, admin: Admin, tmp_path: Pat
 
 
 def test_a_broker_that_is_unreachable_is_seen_everywhere(shell: Shell, admin: Admin, cluster: KafkaCluster) -> None:
-    topic = placed(admin, [[1, 2], [2, 3], [3, 1]])
+    topic = placed(cluster, admin, [[1, 2], [2, 3], [3, 1]])
     cluster.nodes[2].kill()
     try:
         until(lambda: all(2 not in part["isr"] for part in parts_of(admin, topic)), "it is missed", PATIENCE_S)
@@ -195,7 +200,7 @@ def test_a_broker_that_is_unreachable_is_seen_everywhere(shell: Shell, admin: Ad
 def test_unclean_leader_is_elected_if_no_other_replica_is_left(
     shell: Shell, admin: Admin, cluster: KafkaCluster
 ) -> None:
-    topic = placed(admin, [[1, 2]], min_insync_replicas="1")
+    topic = placed(cluster, admin, [[1, 2]], min_insync_replicas="1")
     assert shell("elect", "unclean").exit_code == 2
     cluster.nodes[2].freeze()
     try:

@@ -19,6 +19,7 @@ from tests.client.contract import (
     test_consuming,
     test_producing,
     test_sharing,
+    test_transacting,
 )
 from tests.client.contract.contract import KEPT, Capabilities, MakeTopic, is_led, new_name, stories_of
 from tests.peers.client.kafka_server import JavaServer, kafka_0_9
@@ -117,4 +118,6 @@ def test_the_command_finds_the_brokers_through_their_zookeeper(
     assert said["consume"] == "hello\n"
 
 
-globals().update(stories_of(test_producing, test_consuming, test_sharing, test_administering, test_command_line))
+globals().update(
+    stories_of(test_producing, test_consuming, test_sharing, test_administering, test_command_line, test_transacting)
+)

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 from tests.client.contract import (
     test_administering,
+    test_administering_transactions,
     test_command_line,
     test_consuming,
     test_producing,
     test_sharing,
+    test_transacting,
 )
 from tests.client.contract.contract import KEPT, Capabilities, MakeTopic, is_led, new_name, reader, stories_of, take
 from tests.peers.client.kafka_server import JavaServer
@@ -66,4 +68,14 @@ def test_a_key_goes_where_java_sends_it(
     assert homes[b"ours"] == homes[b"java"]
 
 
-globals().update(stories_of(test_producing, test_consuming, test_sharing, test_administering, test_command_line))
+globals().update(
+    stories_of(
+        test_producing,
+        test_consuming,
+        test_sharing,
+        test_administering,
+        test_administering_transactions,
+        test_command_line,
+        test_transacting,
+    )
+)

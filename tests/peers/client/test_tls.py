@@ -187,4 +187,4 @@ def test_command_reports_that_the_broker_requires_a_certificate(guarded: Guarded
         _settings(tmp_path, ssl_ca_location=guarded.authority), "--request-timeout-ms", "5000",
     )  # fmt: skip
     assert rejected.returncode == 3
-    assert "ssl.certificate.location" in rejected.stderr
+    assert "ssl.keystore.location" in rejected.stderr

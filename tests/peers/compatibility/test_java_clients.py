@@ -179,7 +179,7 @@ def test_the_performance_tools_write_and_read(ask: Ask, address: str, topic: str
     assert answer["data.consumed.in.nMsg"] == "2000"
 
 
-def test_the_offset_and_group_tools_tell_and_reset(ask: Ask, address: str, topic: str, group: str) -> None:
+def test_the_offset_and_group_tools_show_and_reset(ask: Ask, address: str, topic: str, group: str) -> None:
     at = ("--bootstrap-server", address)
     produce(ask, topic, 1, numbered(10))
     assert f"{topic}:1:10" in tool(ask, "GetOffsetShell", *at, "--topic", topic).split()

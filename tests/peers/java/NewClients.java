@@ -37,8 +37,29 @@ import java.util.concurrent.Future;
 final class NewClients {
     private static final Duration POLL = Duration.ofMillis(200);
     private static final long PATIENCE_MS = 30_000;
+    // The same for all runs: what is written in Scala prints to the streams that it found at first.
+    private static final Printed OUTPUT = new Printed();
+    private static final Printed ERRORS = new Printed();
 
     private NewClients() {
+    }
+
+    /** What a tool prints to one of its streams. */
+    private static final class Printed extends PrintStream {
+        private final ByteArrayOutputStream bytes;
+
+        Printed() {
+            this(new ByteArrayOutputStream());
+        }
+
+        private Printed(ByteArrayOutputStream bytes) {
+            super(bytes, true, StandardCharsets.UTF_8);
+            this.bytes = bytes;
+        }
+
+        String text() {
+            return bytes.toString(StandardCharsets.UTF_8);
+        }
     }
 
     /** What a tool's wish to end this process becomes; some catch it and wish again, the first wish counts. */
@@ -69,6 +90,7 @@ final class NewClients {
             case "groups" -> groups(question);
             case "delete" -> delete(question);
             case "tool" -> tool(question);
+            case "property" -> property(question);
             default -> throw new IllegalArgumentException("not known: " + question);
         });
     }
@@ -264,24 +286,35 @@ final class NewClients {
         return Lines.JSON.nullNode();
     }
 
-    /** Runs the main method of a tool; its output and its exit status. */
+    /** Sets a property of this process, as -D does: some settings are allowed by these only. */
+    private static JsonNode property(JsonNode question) {
+        System.setProperty(question.get("name").asText(), question.get("value").asText());
+        return Lines.JSON.nullNode();
+    }
+
+    /** Runs a tool, by its name in the package of the tools or by its full one; what it prints, and its exit status. */
     private static JsonNode tool(JsonNode question) throws Throwable {
         List<String> arguments = new ArrayList<>();
         question.get("arguments").forEach(argument -> arguments.add(argument.asText()));
-        ByteArrayOutputStream output = new ByteArrayOutputStream();
-        PrintStream before = System.out;
+        String name = question.get("tool").asText();
+        PrintStream output = System.out;
+        PrintStream errors = System.err;
         Ended.first = null;
-        System.setOut(new PrintStream(output, true, StandardCharsets.UTF_8));
+        OUTPUT.bytes.reset();
+        ERRORS.bytes.reset();
+        System.setOut(OUTPUT);
+        System.setErr(ERRORS);
         try {
-            Class.forName("org.apache.kafka.tools." + question.get("tool").asText())
+            Class.forName(name.startsWith("kafka.") ? name : "org.apache.kafka.tools." + name)
                 .getMethod("main", String[].class).invoke(null, (Object) arguments.toArray(new String[0]));
         } catch (java.lang.reflect.InvocationTargetException thrown) {
             if (!(thrown.getCause() instanceof Ended))
                 throw thrown.getCause();
         } finally {
-            System.setOut(before);
+            System.setOut(output);
+            System.setErr(errors);
         }
         int status = Ended.first == null ? 0 : Ended.first;
-        return Lines.JSON.objectNode().put("status", status).put("output", output.toString(StandardCharsets.UTF_8));
+        return Lines.JSON.objectNode().put("status", status).put("output", OUTPUT.text()).put("errors", ERRORS.text());
     }
 }

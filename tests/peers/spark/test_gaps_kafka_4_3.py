@@ -1,5 +1,5 @@
 """Gaps as Apache Kafka 4.3 makes them: transactions that ended either way, compaction, records removed, a topic made
-again. Nobody's records are counted that were aborted, and no marker holds anybody up."""
+again. Aborted records are not counted, and no marker holds a reader up."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_stream_passes_markers_and_aborted_records_and_waits_at_an_open_transa
     assert numbers(spark.read.parquet(folder)) == list(range(12))
 
 
-def test_a_load_takes_what_was_committed_and_markers_are_no_gaps_that_stop_it(world: World) -> None:
+def test_a_load_takes_committed_records_and_is_not_stopped_by_markers(world: World) -> None:
     transactions = Transactions(world.address, f"of-{world.topic}")
     for first, commit in ((0, True), (10, False), (20, True), (30, False)):
         values = [view(number) for number in range(first, first + 10)]

@@ -13,9 +13,10 @@ import multiprocessing
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from tests.spark.cluster.standalone import SETTINGS
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 _OF_ANOTHER = ("PYSPARK_SUBMIT_ARGS", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_HOME", "SPARK_REMOTE")
+NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 _session: list[SparkSession] = []
 
 
@@ -58,8 +60,8 @@ class Driver:
         self._pool.shutdown()
 
 
-def classic(master: str, folder: str) -> SparkSession:
-    """A session of `penstock.spark.session`, for executors that have this environment."""
+def classic(master: str, folder: str, more: Mapping[str, str] = NO_SETTINGS) -> SparkSession:
+    """A session of `penstock.spark.session`, for executors that have this environment; with more settings."""
     from penstock.spark.session import session
 
     for name in _OF_ANOTHER:
@@ -69,7 +71,7 @@ def classic(master: str, folder: str) -> SparkSession:
         "spark.sql.warehouse.dir": str(Path(folder) / "warehouse"),
         "spark.local.dir": str(Path(folder) / "local"),
     }
-    spark = session("penstock-tests", master=master, config={**SETTINGS, **places}, deliver=False)
+    spark = session("penstock-tests", master=master, config={**SETTINGS, **places, **more}, deliver=False)
     spark.sparkContext.setLogLevel("OFF")
     return spark
 
@@ -90,7 +92,7 @@ def _begin(start: Callable[..., SparkSession], args: tuple[Any, ...]) -> None:
 def _run(story: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     try:
         return story(_session[0], *args, **kwargs)
-    except Exception:  # noqa: BLE001 - told to the test, as text
+    except Exception:  # noqa: BLE001 - reported to the test, as text
         raise StoryFailed(traceback.format_exc()) from None
 
 

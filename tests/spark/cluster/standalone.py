@@ -1,4 +1,5 @@
-"""A Spark standalone cluster from the pyspark wheel: a master and two workers as processes of this machine.
+"""A Spark standalone cluster from the pyspark wheel: a master and two workers as processes of this machine, on its
+loopback or in places of their own.
 
 A process is ready when its output says so; nothing waits for a fixed time. Ports are free ones, folders belong to the
 test, and everything that is started here is stopped here. Executors are children of their worker, so that they can be
@@ -14,13 +15,17 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
+from benchmarks.faults.namespaces import LoopbackPlace, Place
 from tests.timeouts import PATIENCE_S
 
 from penstock.spark.session import prepare, spark_home
 
+HOST = "127.0.0.1"
+LOOPBACK = LoopbackPlace(set())
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # Executors small and of one core, two for an application, one on each worker.
 SETTINGS = {
@@ -33,8 +38,8 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": HOST,
+    "spark.driver.bindAddress": HOST,
     "spark.driver.extraJavaOptions": QUICK_START,
     "spark.executor.extraJavaOptions": QUICK_START,
 }
@@ -44,7 +49,7 @@ _EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
 
 class Daemon:
-    """A process of Spark and what it says; what of it was not asked for is kept for whoever looks for a reason."""
+    """A process of Spark and its output; the unread part is kept for failure messages."""
 
     def __init__(self, command: list[str], environment: dict[str, str], cwd: Path | None = None) -> None:
         self._said: list[str] = []
@@ -100,34 +105,35 @@ class Daemon:
 
 
 class Standalone:
-    """Master and workers; `url` is what --master takes."""
+    """Master and workers; `url` is what --master takes. The master is at `host`, each worker in a place."""
 
-    def __init__(self, folder: Path, workers: int = 2) -> None:
+    def __init__(self, folder: Path, places: Sequence[Place] = (LOOPBACK, LOOPBACK), host: str = HOST) -> None:
         self.work = folder / "work"
         self._daemons: list[Daemon] = []
         try:
-            master = self._started(_MASTER, "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+            master = self._started(host, _MASTER, "--host", host, "--port", "0", "--webui-port", "0")
             port = master.hears(r"'sparkMaster' on port (\d+)")[1]
-            self.url = f"spark://127.0.0.1:{port}"
-            self.workers = [
-                self._started(
-                    _WORKER, "--host", "127.0.0.1", "--cores", "4", "--memory", "4g", "--webui-port", "0",
-                    "--work-dir", str(self.work / f"worker-{number}"), self.url,
-                )
-                for number in range(workers)
-            ]  # fmt: skip
+            self.url = f"spark://{host}:{port}"
+            self.workers = []
+            for number, place in enumerate(places):
+                with place.enter():
+                    worker = self._started(
+                        place.address, _WORKER, "--host", place.address, "--cores", "4", "--memory", "4g",
+                        "--webui-port", "0", "--work-dir", str(self.work / f"worker-{number}"), self.url,
+                    )  # fmt: skip
+                self.workers.append(worker)
             for worker in self.workers:
                 worker.hears("Successfully registered with master")
         except BaseException:
             self.stop()
             raise
 
-    def _started(self, name: str, *arguments: str) -> Daemon:
+    def _started(self, host: str, name: str, *arguments: str) -> Daemon:
         environment = {**os.environ}
         environment.pop("PYTHONPATH", None)
         prepare(environment)
         environment |= {
-            "SPARK_HOME": str(spark_home()), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_HOME": str(spark_home()), "SPARK_LOCAL_IP": host, "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_DAEMON_JAVA_OPTS": f"{QUICK_START} -Dspark.master.rest.enabled=false",
             "SPARK_LAUNCHER_OPTS": QUICK_START, "PYSPARK_PYTHON": sys.executable,
         }  # fmt: skip

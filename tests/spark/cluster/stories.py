@@ -127,7 +127,7 @@ def _ended(query: Any) -> str:
 
 
 def deadly(place: tuple[int, int], mark: str) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """Rows as they are; but whoever has this partition and offset first ends the executor in which it runs."""
+    """Returns the rows unchanged; the first task with this partition and offset kills its executor."""
     partition, offset = place
     kill = executor_killer()
 
@@ -142,7 +142,7 @@ def deadly(place: tuple[int, int], mark: str) -> Callable[[Iterable[Any]], Itera
 
 
 def halting(port: int, offset: int) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """Rows as they are; but whoever has this offset stops at a gate."""
+    """Returns the rows unchanged; the task with this offset waits at a gate."""
     pause = gate_pauser()
 
     def rows(batches: Iterable[Any]) -> Iterator[Any]:
@@ -155,7 +155,7 @@ def halting(port: int, offset: int) -> Callable[[Iterable[Any]], Iterator[Any]]:
 
 
 def gate_pauser() -> Callable[[int], None]:
-    """What tells the test, at this port, that it is there, and waits until it may go on."""
+    """What tells the test, at this port, that it is there, and waits until it may continue."""
 
     def pause(port: int) -> None:
         import socket
@@ -232,20 +232,20 @@ def load(
 
     commits: list[int] = []
 
-    def told(note: object, version: int) -> None:
+    def reported(note: object, version: int) -> None:
         commits.append(version)
         if gate is not None and len(commits) == 1:
             gate_pauser()(gate)
 
     with Admin(address) as admin:
         loader = Loader(
-            opened, admin, address, runner, limits=Limits(commit_records, 200), options=options, progress=told
+            opened, admin, address, runner, limits=Limits(commit_records, 200), options=options, progress=reported
         )
         report = loader.load_new()
     return report.commits, report.counts.landed
 
 
-def refused_load(
+def rejected_load(
     spark: SparkSession, /, address: str, uri: str, commit_records: int, gate: int, **options: str
 ) -> tuple[str, str]:
     """Why a load ended: kind and words."""

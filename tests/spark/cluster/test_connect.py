@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.demands import lacking
 from tests.spark.cluster import stories
 from tests.spark.cluster.drivers import Driver, StoryFailed, remote
 from tests.spark.cluster.standalone import QUICK_START, SETTINGS, Daemon
@@ -33,7 +34,13 @@ except MissingDependency as missing:
     LACKING = str(missing)
 else:
     LACKING = ""
-connected = pytest.mark.skipif(bool(LACKING), reason=LACKING)
+connected = pytest.mark.usefixtures("connect_packages")
+
+
+@pytest.fixture(scope="session")
+def connect_packages() -> None:
+    if LACKING:
+        lacking("connect", LACKING)
 
 
 @pytest.fixture(scope="session")
@@ -102,7 +109,7 @@ def test_a_stream_over_connect_continues_where_it_was_and_shows_its_lag(
 
 
 def committed(admin: Admin, group: str, topic: str, wanted: int) -> bool:
-    """Whether the group gets there; Spark tells of progress a little later than it makes it."""
+    """Whether the group gets there; Spark reports progress a little late."""
     deadline_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline_s:
         found = admin.group_offsets(group).get(TopicPartition(topic, 0))
@@ -164,7 +171,7 @@ def test_a_program_finds_the_server_and_the_source(server: str, broker: Broker, 
     )
     command = [sys.executable, "-m", "penstock", "spark", "python", "--master", server, str(job)]
     environment = {**os.environ, "JAVA_HOME": str(tmp_path / "none")}
-    # Neither a program that stops its session nor one that leaves it is kept from ending, or told of it.
+    # Neither a program that stops its session nor one that leaves it is kept from ending, or sees an error.
     for last in ("", "stop"):
         ran = subprocess.run(
             [*command, broker.address, topic, last], env=environment, capture_output=True, text=True,
@@ -216,7 +223,7 @@ def test_where_a_session_works_is_known_by_its_address(
     assert connect_address(master) == address
 
 
-def test_without_the_packages_of_connect_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_packages_of_connect_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "grpc" else object())
     monkeypatch.setattr(sessions, "spark_home", Path)
     with pytest.raises(MissingDependency, match=r'Spark Connect needs grpcio.*pip install "penstock\[connect\]"'):

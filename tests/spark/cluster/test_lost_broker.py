@@ -28,7 +28,7 @@ SHORT = {"kafkaConsumer.pollTimeoutMs": "1500", "kafka.request.timeout.ms": "150
 
 
 class Gate:
-    """Where a job stops until the test lets it go on."""
+    """Where a job stops until the test lets it continue."""
 
     def __init__(self) -> None:
         self._door = socket.create_server(("127.0.0.1", 0))
@@ -85,7 +85,7 @@ def test_a_load_waits_for_its_broker_and_one_that_stays_away_ends_it_after_the_l
     world.views(400)
     opened = world.make(schema=VIEWS)
     uri = world.warehouse.storage.uri
-    gone = driver.begins(stories.refused_load, frail.address, uri, 100, gate.port, **SHORT)
+    gone = driver.begins(stories.rejected_load, frail.address, uri, 100, gate.port, **SHORT)
     with gate.is_reached():
         frail.now.stop()
     kind, why = gone.result(PATIENCE_S)

@@ -18,7 +18,6 @@ def log_of(broker: Broker, topic: str) -> stories.Found:
     return [(one.partition, one.offset, one.value or b"") for one in stored(broker, topic)]
 
 
-@pytest.mark.long
 def test_a_topic_is_read_by_the_executors_of_both_workers(
     driver: Driver, standalone: Standalone, broker: Broker, topic: str
 ) -> None:

@@ -51,10 +51,10 @@ def test_parser_reads_what_spark_reads(spark: SparkSession, text: str) -> None:
     ],
 )
 def test_invalid_schema_is_rejected_with_the_place_in_one_line(text: str, problem: str) -> None:
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError) as rejected:
         parse_schema(text)
-    assert problem in str(refused.value)
-    assert "\n" not in str(refused.value)
+    assert problem in str(rejected.value)
+    assert "\n" not in str(rejected.value)
 
 
 def test_parser_needs_no_session() -> None:

@@ -71,7 +71,7 @@ def test_json_nested_as_deep_as_one_likes() -> None:
     ]  # fmt: skip
 
 
-def test_json_decimals_and_names_that_are_no_names() -> None:
+def test_json_decimals_and_names_that_are_not_identifiers() -> None:
     schema = "json: `the price` DECIMAL(6, 2), `class` STRING, _x INT"
     assert decoded(schema, b'{"the price":12.5,"class":"c","_x":1}', b'{"the price":"3.25"}') == [
         {"the price": decimal.Decimal("12.50"), "class": "c", "_x": 1},
@@ -187,10 +187,10 @@ def test_avro_in_the_frame_of_a_registry() -> None:
 )
 def test_avro_that_spark_has_no_type_for_is_rejected(kind: Any, problem: str) -> None:
     schema = {"type": "record", "name": "T", "fields": [{"name": "f", "type": kind}]}
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError) as rejected:
         parse_spec(f"avro: {json.dumps(schema)}")
-    assert problem in str(refused.value)
-    assert "\n" not in str(refused.value)
+    assert problem in str(rejected.value)
+    assert "\n" not in str(rejected.value)
 
 
 # --------------------------------------------------------------------------------------------------------- Protobuf
@@ -314,15 +314,21 @@ def test_invalid_protobuf_messages_are_rejected(views: Path, tmp_path: Path) -> 
         ("avro: /no/such/file.avsc", {}, "cannot read the Avro schema /no/such/file.avsc: No such file or directory"),
         ("avro: {", {}, "the Avro schema is not JSON"),
         ('avro: "string"', {}, "is not a record"),
-        ('avro: "string"', {"registry": "http://r"}, "a registry applies only to framed Avro"),
+        ('avro: "string"', {"registry": "http://r", "framing": "none"}, "a registry applies only to framed"),
+        ("json: a INT", {"registry": "nowhere"}, "Write http://HOST:PORT"),
+        ("json", {"registry": "http://r"}, "has no schema"),
+        ("avro", {"registry": "http://r"}, "no subject is known"),
+        ("json: a INT", {"registry_user": "me"}, "penstock.decode.registry.user is set, but not penstock.decode.regi"),
+        ("json: a INT", {"subject": "s"}, "penstock.decode.subject is set, but not penstock.decode.registry"),
+        ("json: a INT", {"registry_pin": "1"}, "penstock.decode has no part registry_pin"),
         ("protobuf: /no/such#X", {}, "cannot read the Protobuf descriptors /no/such"),
     ],
 )
 def test_invalid_spec_is_rejected_in_one_line(text: str, parts: dict[str, str], problem: str) -> None:
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError) as rejected:
         parse_spec(text, **parts)
-    assert problem in str(refused.value)
-    assert "\n" not in str(refused.value)
+    assert problem in str(rejected.value)
+    assert "\n" not in str(rejected.value)
 
 
 def test_a_spec_is_in_the_options_or_not() -> None:

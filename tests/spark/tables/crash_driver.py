@@ -1,7 +1,7 @@
 """A driver that is killed at a step, or lives: `python -m tests.spark.tables.crash_driver ADDRESS WAREHOUSE STEP`.
 
-It loads, loads a range again, tries dead letters again and joins files. Every effect on the outside is a step, and
-before the one with the given number it kills itself, as `kill -9` would. It prints how many steps there were.
+It loads, loads a range again, tries dead letters again and joins files. Every effect on files and brokers is a step,
+and before the one with the given number it kills itself, as `kill -9` would. It prints how many steps there were.
 """
 
 from __future__ import annotations

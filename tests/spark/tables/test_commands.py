@@ -54,9 +54,11 @@ def test_a_table_is_made_loaded_shown_and_dropped(tables: Tables) -> None:
     text = tables.shell.done("table", "describe", "views")
     assert "user    string not null" in text
     assert "Partitioned by:" in text
-    refused = tables.shell("table", "drop", "views")
-    assert refused.exit_code == 2
-    assert "--yes" in refused.output
+    rejected = tables.shell("table", "drop", "views")
+    assert rejected.exit_code == 2
+    assert "--yes" in rejected.output
+    assert "would be dropped" in tables.shell.done("table", "drop", "views", "--dry-run")
+    assert tables.shell.json("table", "list")["tables"]
     assert tables.shell.done("table", "drop", "views", "--yes") == "views: dropped\n"
     assert tables.shell.json("table", "list") == {"tables": []}
 
@@ -65,10 +67,10 @@ def test_a_table_is_made_loaded_shown_and_dropped(tables: Tables) -> None:
 def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that starts Spark fails."""
 
-    def refuse(*_: object, **__: object) -> None:
+    def reject(*_: object, **__: object) -> None:
         raise AssertionError("Spark was started")
 
-    monkeypatch.setattr("penstock.spark.session.session", refuse)
+    monkeypatch.setattr("penstock.spark.session.session", reject)
 
 
 @pytest.mark.usefixtures("without_spark")
@@ -102,9 +104,9 @@ def test_what_is_asked_for_or_large_is_done_by_spark(
 
 def test_local_and_spark_exclude_each_other(tables: Tables) -> None:
     tables.create()
-    refused = tables.shell("load", "views", "--local", "--spark")
-    assert refused.exit_code == 2
-    assert "--local excludes --spark and --master" in refused.output
+    rejected = tables.shell("load", "views", "--local", "--spark")
+    assert rejected.exit_code == 2
+    assert "--local excludes --spark and --master" in rejected.output
 
 
 @pytest.mark.long
@@ -156,9 +158,9 @@ def test_a_declaration_is_updated(tables: Tables) -> None:
     tables.file.write_text(tables.file.read_text().replace("ms int", "ms long, page string"))
     assert "New or wider columns: page, ms" in tables.shell.done("table", "create", tables.file, "--update")
     tables.file.write_text(tables.file.read_text().replace("ms long", "ms string"))
-    refused = tables.shell("table", "create", tables.file, "--update")
-    assert refused.exit_code == 2
-    assert "ms is long, but the record has string" in refused.output
+    rejected = tables.shell("table", "create", tables.file, "--update")
+    assert rejected.exit_code == 2
+    assert "ms is long, but the record has string" in rejected.output
 
 
 def test_an_audit_in_text_json_and_as_a_plot(tables: Tables, tmp_path: Path) -> None:
@@ -198,7 +200,7 @@ def test_maintenance_is_reported(tables: Tables) -> None:
         (("table", "create", "x", "--set", "mod=append"), 2, "Did you mean mode?"),
         (("table", "create", "nowhere"), 4, "nowhere"),
         (("table", "create", "x", "--set", "schema=user strin"), 2, "at 'strin': expected a type"),
-        (("table", "audit", "nothing"), 4, "able nothing does not exist"),
+        (("table", "audit", "nothing"), 4, "able 'nothing' does not exist"),
     ],
 )
 def test_what_cannot_be_done_is_reported_in_a_line_or_two(

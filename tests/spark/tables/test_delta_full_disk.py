@@ -1,6 +1,6 @@
 """Disks with no room left, really: a limit on the size of files, and a small file system where one can be mounted.
 
-Each time: one line, the table as it was, no file that nobody knows, and the same command goes on once there is room.
+Each time: one line, the table as it was, no orphaned file, and the same command continues once there is room.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.demands import lacking
 from tests.spark.tables.table_stories import FIRST_MS, VIEWS, World, dead, once, places, rows
 from tests.timeouts import PATIENCE_S
 
@@ -88,15 +89,19 @@ def test_a_commit_that_finds_no_room_leaves_the_table_as_it_was(world: World) ->
     assert places(rows(opened)) == once(world.log())
 
 
+def mount_small(folder: Path) -> None:
+    mount = ["mount", "-t", "tmpfs", "-o", "size=400k", "penstock-test", str(folder)]
+    done = subprocess.run(mount, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    if done.returncode != 0:
+        lacking("mounts", f"no small file system can be mounted here: {done.stderr.strip()}")
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 400 kB."""
     folder = tmp_path / "small"
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=400k", "penstock-test", str(folder)]
-    done = subprocess.run(mount, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    if done.returncode != 0:
-        pytest.skip(f"no small file system can be mounted here: {done.stderr.strip()}")
+    mount_small(folder)
     try:
         yield folder
     finally:

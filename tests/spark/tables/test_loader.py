@@ -240,7 +240,7 @@ def test_new_partitions_are_loaded_from_their_beginning(world: World) -> None:
     assert places(rows(opened)) == once(world.log())
 
 
-def test_a_load_that_ends_at_a_time_takes_no_more(world: World) -> None:
+def test_a_load_that_ends_at_a_time_leaves_later_records(world: World) -> None:
     world.send([view(1)], timestamp_ms=FIRST_MS)
     world.send([view(2)], timestamp_ms=FIRST_MS + 10_000)
     opened = world.make(schema=VIEWS)
@@ -283,7 +283,7 @@ def test_of_two_loads_at_once_one_counts_and_the_other_leaves_nothing(world: Wor
     assert files == {uri.rsplit("/", 1)[1] for uri in opened.store.delta.file_uris()}
 
 
-def test_a_commit_of_another_kind_in_between_is_no_matter(world: World) -> None:
+def test_a_commit_of_another_kind_in_between_does_not_matter(world: World) -> None:
     world.views(60)
     opened = world.make(schema=VIEWS)
 
@@ -494,7 +494,7 @@ def test_a_commit_that_the_disk_rejects_leaves_the_table_as_it_was(
     assert not list(Path(opened.store.storage.uri).rglob("part-*.parquet"))
 
 
-def test_a_creation_that_was_cut_short_is_no_table_and_can_be_done_again(world: World) -> None:
+def test_a_creation_that_was_interrupted_leaves_no_table_and_can_be_repeated(world: World) -> None:
     root = Path(world.warehouse.storage.uri)
     for folder in ("views/_delta_log", "views__dead/_delta_log"):
         (root / folder).mkdir(parents=True)

@@ -83,7 +83,7 @@ def test_drivers_killed_at_one_step_after_another_are_gone_on_with(world: World)
 
 
 class Load:
-    """`penstock load` in a process of its own, with the lines that it tells of its commits."""
+    """`penstock load` in a process of its own, with the lines that it prints about its commits."""
 
     def __init__(self, world: World, *options: str) -> None:
         command = [
@@ -122,7 +122,7 @@ class Load:
 
     def finish(self) -> int:
         code = self.process.wait(PATIENCE_S)
-        # What Spark left of its JVM and its workers ends by itself; nobody waits for it.
+        # What Spark left of its JVM and its workers ends by itself and is not awaited.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self._reader.join(PATIENCE_S)

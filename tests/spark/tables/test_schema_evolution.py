@@ -35,7 +35,7 @@ A = pa.struct([("a", pa.int64())])
         (pa.list_(pa.field("element", pa.int32())), pa.list_(pa.int64()), pa.list_(pa.field("element", pa.int64()))),
     ],
 )
-def test_a_type_gives_way_only_to_one_that_holds_all_its_values(
+def test_a_type_widens_only_to_one_that_holds_all_its_values(
     old: pa.DataType, new: pa.DataType, result: pa.DataType | None
 ) -> None:
     assert wider(old, new) == result

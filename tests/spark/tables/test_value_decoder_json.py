@@ -86,7 +86,7 @@ def test_a_record_that_is_cut_off_does_not_swallow_the_next() -> None:
     assert [row for row, _ in found.failures] == [0, 1]
 
 
-def test_two_objects_in_one_record_and_none_in_the_next_are_not_taken_for_two_records() -> None:
+def test_two_objects_in_one_record_and_none_in_the_next_do_not_count_as_two_records() -> None:
     found = decoded("a int", b'{"a": 1}\n{"a": 2}', b"{}x{}", b'{"a": 3}')
     assert found.rows.column("a").to_pylist() == [3]
     assert len(found.failures) == 2
@@ -159,7 +159,7 @@ def test_a_field_that_cannot_become_a_column_makes_a_dead_letter_in_a_crowd_too(
     assert "_offset" in found.failures[0][1]
 
 
-def test_a_field_that_contradicts_its_column_is_no_growth() -> None:
+def test_a_field_that_contradicts_its_column_does_not_extend_the_schema() -> None:
     growing = decoder("a int, b long", evolution="add")
     found = growing.decode(pa.array([b'{"a": "text"}', b'{"b": 1.5}', b'{"b": 1}'], pa.binary()))
     assert not growing.grew

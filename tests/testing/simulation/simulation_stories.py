@@ -32,7 +32,7 @@ class Echo(asyncio.Protocol):
 
 
 class Caller(asyncio.BufferedProtocol):
-    """Keeps what comes; may be told not to read."""
+    """Keeps what comes; can be set not to read."""
 
     def __init__(self) -> None:
         self.received = bytearray()

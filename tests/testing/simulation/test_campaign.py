@@ -17,6 +17,10 @@ from penstock.testing.simulation.campaign import (
     Tally,
     Trial,
     Verdict,
+    as_result,
+    described,
+    is_measured,
+    is_rare,
     read_results,
     save_results,
     try_seed,
@@ -63,6 +67,63 @@ def test_a_seed_that_fails_anyway_catches_nothing(monkeypatch: pytest.MonkeyPatc
     (tally,) = Campaign(range(10), jobs=1, until_caught=2).run(["too-few-in-sync"])
     assert [trial.seed for trial in tally.of(Verdict.CAUGHT)] == [1, 3]
     assert [trial.seed for trial in tally.of(Verdict.UNSOUND)] == [0, 2]
+    assert (tally.drawn, tally.until_caught) == (4, 2)
+
+
+def test_drawn_and_eligible_seeds_are_counted_apart_and_a_first_catch_is_not_a_rate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every third seed is eligible, and those from 24 on catch."""
+    name = "too-few-in-sync"
+    monkeypatch.setattr(campaign, "ProcessPoolExecutor", _InThisProcess)
+
+    def try_seed(seed: int, name: str) -> Trial:
+        return Trial(seed, Verdict.CAUGHT if seed >= 24 else Verdict.PASSED, "it")
+
+    monkeypatch.setattr(campaign, "try_seed", try_seed)
+    monkeypatch.setattr(campaign, "is_sound", lambda seed, brokers: True)
+    monkeypatch.setitem(MUTATIONS, name, MUTATIONS[name]._replace(may_catch=lambda seed: seed % 3 == 0))
+    (tally,) = Campaign(range(10, 40), jobs=1).run([name])
+    assert described(as_result(tally)) == "6 of 30 drawn seeds, 10 of which are eligible"
+    (first,) = Campaign(range(10, 40), jobs=1, until_caught=1).run([name])
+    result = as_result(first)
+    assert described(result) == "first caught at drawn seed no. 15, eligible seed no. 5"
+    assert (result["first_seed"], result["drawn"], result["eligible"], result["first"]) == (10, 18, 6, [24, 27])
+    (none,) = Campaign(range(10, 20), jobs=1, until_caught=1).run([name])
+    assert described(as_result(none)) == "0 of 10 drawn seeds, 3 of which are eligible"
+    assert none.is_rare
+
+
+@pytest.mark.parametrize(
+    ("drawn", "caught", "nth", "until_caught", "rare"),
+    [
+        (1000, 5, 90, None, False),
+        (1000, 4, 90, None, True),
+        (1000, 0, None, None, True),
+        (200, 1, 200, 1, False),
+        (202, 1, 201, 1, True),
+        (40, 0, None, 1, True),
+    ],
+)
+def test_a_mutation_is_rare_by_its_rate_or_by_its_first_catch(
+    drawn: int, caught: int, nth: int | None, until_caught: int | None, rare: bool
+) -> None:
+    result = {"drawn": drawn, "caught": caught, "nth_drawn": nth, "until_caught": until_caught}
+    assert is_rare(result) is rare
+
+
+def test_a_campaign_continues_after_what_it_has_of_the_same_code_and_as_many_seeds() -> None:
+    whole = {"code": "ab", "first_seed": 0, "drawn": 100, "caught": 3, "until_caught": None}
+    assert is_measured(whole, range(100), None, "ab")
+    assert is_measured(whole, range(100), 5, "ab")
+    assert not is_measured(None, range(100), None, "ab")
+    assert not is_measured(whole, range(100), None, "cd")
+    assert not is_measured(whole, range(101), None, "ab")
+    assert not is_measured(whole, range(1, 100), None, "ab")
+    short = {**whole, "drawn": 8, "until_caught": 2}
+    assert is_measured(short, range(100), 3, "ab")
+    assert not is_measured(short, range(100), 4, "ab")
+    assert not is_measured(short, range(100), None, "ab")
 
 
 class _InThisProcess:
@@ -75,21 +136,81 @@ class _InThisProcess:
 
 def test_a_mutation_that_one_seed_in_more_than_two_hundred_catches_is_too_rare() -> None:
     passed = [Trial(seed, Verdict.PASSED) for seed in range(RAREST - 1)]
-    tally = Tally("some", [*passed, Trial(RAREST - 1, Verdict.CAUGHT, "Violation: this")])
-    assert "caught by 1 of 200 seeds (0.5%), first 199: Violation: this" in str(tally)
-    assert "TOO RARE" not in str(tally)
+    tally = Tally("some", [*passed, Trial(RAREST - 1, Verdict.CAUGHT, "Violation: this")], drawn=RAREST)
+    assert str(tally) == "some: 1 of 200 drawn seeds; seed 199: Violation: this"
     tally.trials.append(Trial(RAREST, Verdict.PASSED))
+    tally.drawn += 1
     assert "TOO RARE" in str(tally)
 
 
 def test_figures_replace_older_ones_and_those_of_mutations_that_are_gone(tmp_path: Path) -> None:
     path = tmp_path / "figures.json"
-    path.write_text(json.dumps({"gone": {}, "too-few-in-sync": {"seeds": 1, "caught": 0}, "join-too-early": {}}))
-    save_results(path, [Tally("too-few-in-sync", [Trial(4, Verdict.CAUGHT, "Violation: this")])])
+    path.write_text(json.dumps({"gone": {}, "too-few-in-sync": {"drawn": 1, "caught": 0}, "join-too-early": {}}))
+    tally = Tally("too-few-in-sync", [Trial(4, Verdict.CAUGHT, "Violation: this")], 4, 1)
+    save_results(path, [tally], commit="abc")
     assert read_results(path) == {
-        "too-few-in-sync": {"seeds": 1, "caught": 1, "first": [4], "violation": "Violation: this"},
+        "too-few-in-sync": {
+            "first_seed": 4,
+            "drawn": 1,
+            "eligible": 1,
+            "caught": 1,
+            "until_caught": None,
+            "nth_drawn": 1,
+            "nth_eligible": 1,
+            "first": [4],
+            "violation": "Violation: this",
+            "commit": "abc",
+        },
         "join-too-early": {},
     }
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+def test_results_are_written_after_each_mutation_and_a_stopped_campaign_is_resumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    names, figures = ["acknowledge-without-sync", "too-few-in-sync", "join-too-early"], tmp_path / "figures.json"
+    ran: list[str] = []
+    was_stopped: list[bool] = []
+
+    def try_seed(seed: int, name: str) -> Trial:
+        ran.append(name)
+        if len(ran) == 4 and not was_stopped:
+            was_stopped.append(True)
+            raise KeyboardInterrupt
+        return Trial(seed, Verdict.CAUGHT, "it")
+
+    monkeypatch.setattr(campaign, "ProcessPoolExecutor", _InThisProcess)
+    monkeypatch.setattr(campaign, "try_seed", try_seed)
+    monkeypatch.setattr(campaign, "is_sound", lambda seed, brokers: True)
+    arguments = ["--mutations", *names, "--seeds", "2", "--results", str(figures), "--resume"]
+    assert main(arguments) == 130
+    assert list(read_results(figures)) == names[:1]
+    ran.clear()
+    assert main(arguments) == 0
+    assert ran == [name for name in names[1:] for _ in range(2)]
+    assert "1 mutations are measured already, 2 are left" in capsys.readouterr().out
+    assert list(read_results(figures)) == names
+    assert main(["--mutations", "--resume"]) == 2
+
+
+def test_the_table_names_the_code_that_was_measured_and_what_is_not_measured() -> None:
+    names = list(MUTATIONS)[:4]
+    result = as_result(Tally(names[0], [Trial(0, Verdict.CAUGHT)], 0, 1))
+    origin = {"commit": "0123456789abcdef", "date": "2026-11-19"}
+    results = {
+        names[0]: {**result, **origin, "is_dirty": False},
+        names[1]: {**result, **origin, "is_dirty": True},
+        names[2]: result,
+    }
+    rows = [line.split(" | ")[3:] for line in campaign.table(results).splitlines()[2:6]]
+    assert rows == [
+        ["1 of 1 drawn seeds", "`0123456789`, 2026-11-19 |"],
+        ["1 of 1 drawn seeds", "`0123456789` with changes, 2026-11-19 |"],
+        ["1 of 1 drawn seeds", "commit not kept |"],
+        ["not yet", " |"],
+    ]
 
 
 def test_the_command_measures_mutations_and_writes_figures_and_table(
@@ -101,14 +222,14 @@ def test_the_command_measures_mutations_and_writes_figures_and_table(
     document.write_text(f"before\n{begins}\n{ends}\nafter\n")
     arguments = ["--mutations", "acknowledge-without-sync", "--until-caught", "1", "--seeds", "4", "--jobs", "1"]
     assert main([*arguments, "--results", str(figures), "--table", str(document)]) == 0
-    told = capsys.readouterr().out
-    assert "acknowledge-without-sync: caught by " in told
-    assert "1 of 1 mutations caught; not caught: none" in told
+    reported = capsys.readouterr().out
+    assert "acknowledge-without-sync: first caught at drawn seed no. " in reported
+    assert "1 of 1 mutations caught; not caught: none" in reported
     written = document.read_text()
     assert written.startswith(f"before\n{begins}\n| mutation |")
     assert written.endswith(f"{ends}\nafter\n")
     assert "InvariantBroken: the high watermark of … is …, where … are required" in written
     assert main(["--mutations", "no-such-thing"]) == 2
     assert "unknown mutation 'no-such-thing'" in capsys.readouterr().err
-    with pytest.raises(ValueError, match="no table of mutations"):
+    with pytest.raises(ValueError, match="no place for this"):
         with_table("nothing", {})

@@ -26,7 +26,7 @@ def test_a_third_of_the_seeds_has_topics_of_which_old_records_go() -> None:
 @pytest.mark.parametrize(
     "plan", [QUIET, Plan(brokers=1, schedule=()), Plan(brokers=3)], ids=["quiet", "alone", "faults"]
 )
-def test_nothing_goes_but_what_may(plan: Plan) -> None:
+def test_only_what_may_be_deleted_is_deleted(plan: Plan) -> None:
     report = simulate(SEEDS[0], plan)
     assert not report.problem, "\n".join([*report.last_lines, report.schedule, report.problem])
     assert report.changes[COMPACTIONS] > 10
@@ -59,22 +59,23 @@ def _half_a_batch(real: Callable[..., int]) -> Callable[..., int]:
     return expired
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    ("owner", "name", "harm", "told"),
+    ("owner", "name", "harm", "reported"),
     [
         (BatchCleaner, "__init__", _newest_is_none, "the newest of"),
         (SizeRetention, "expired", _one_more, "no limit is exceeded"),
         (StartOffsetRetention, "expired", _half_a_batch, "no limit is exceeded"),
     ],
 )
-def test_what_may_not_go_and_does_is_found(
-    owner: type, name: str, harm: Callable[[Any], Any], told: str, monkeypatch: pytest.MonkeyPatch
+def test_a_wrong_deletion_is_found(
+    owner: type, name: str, harm: Callable[[Any], Any], reported: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(owner, name, harm(getattr(owner, name)))
     problems = []
     for seed in SEEDS[:3]:
         problems.append(simulate(seed, QUIET).problem)
-        if told in problems[-1]:
+        if reported in problems[-1]:
             return
     pytest.fail(f"not found: {problems}")
 

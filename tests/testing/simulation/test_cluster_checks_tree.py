@@ -18,16 +18,16 @@ class Story:
     """A tree whose controller is session 7 in epoch 3."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self.state = TreeState()
         self._commit(Create(layout.CONTROLLER_EPOCH, encode_controller_epoch(3)))
         self._commit(Create(layout.CONTROLLER, b"{}", ephemeral=True))
         parts = STATE.split("/")[1:]
         for level in range(1, len(parts)):
             self._commit(Create("/" + "/".join(parts[:level])))
-        self.audit = TreeAudit(self.state, self.told.append)
+        self.audit = TreeAudit(self.state, self.reported.append)
         self.write(Create(STATE, encode_partition_state(BEFORE)))
-        assert self.told == []
+        assert self.reported == []
 
     def _commit(self, operation: Operation) -> None:
         self.state.commit(self.state.prepare((operation,), CONTROLLER))
@@ -35,7 +35,7 @@ class Story:
     def write(self, operation: Operation, session: int = CONTROLLER) -> str:
         self.audit((operation,), session)
         self._commit(operation)
-        return "; ".join(self.told)
+        return "; ".join(self.reported)
 
     def put(self, state: PartitionState) -> str:
         return self.write(Set(STATE, encode_partition_state(state)))
@@ -56,7 +56,7 @@ def test_clean_elections_and_changes_of_the_isr_are_in_order(after: PartitionSta
 
 
 @pytest.mark.parametrize(
-    ("after", "told"),
+    ("after", "reported"),
     [
         (BEFORE._replace(leader_epoch=4), "the leader epoch falls"),
         (BEFORE._replace(leader=2), "the epoch has another leader"),
@@ -67,8 +67,8 @@ def test_clean_elections_and_changes_of_the_isr_are_in_order(after: PartitionSta
         (BEFORE._replace(controller_epoch=2), "controller epoch 2, which is over"),
     ],
 )
-def test_what_contradicts_the_state_before_is_reported(after: PartitionState, told: str) -> None:
-    assert told in Story().put(after)
+def test_what_contradicts_the_state_before_is_reported(after: PartitionState, reported: str) -> None:
+    assert reported in Story().put(after)
 
 
 def test_only_the_holder_of_the_controllers_node_changes_topics_and_settings() -> None:

@@ -28,7 +28,7 @@ def test_a_fault_to_a_host_that_does_not_exist_is_rejected() -> None:
         FaultInjector(cluster, 0).schedule([Fault(1.0, "crash", "broker-7")])
 
 
-def test_a_disk_that_is_slow_for_several_reasons_is_as_slow_as_the_worst_and_the_hand_knows_when_all_is_over() -> None:
+def test_a_disk_that_is_slow_for_several_reasons_is_as_slow_as_the_worst_until_all_are_over() -> None:
     scheduler = Scheduler(0)
     cluster = SimulatedCluster(scheduler, 0, brokers=1, clients=0, settings={})
     injector, timing = FaultInjector(cluster, 0), cluster.nodes[0].timing

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.client.cluster_metadata import TopicPartition
-from penstock.testing.simulation.history import History, Sent, findings, unseen_records
+from penstock.testing.simulation.history import History, Sent, commit_findings, findings, unseen_records
 
 PARTITION = TopicPartition("quick", 0)
 
@@ -43,7 +43,7 @@ def test_records_read_before_a_loss_may_be_gone_and_later_ones_may_not() -> None
     history.record_read("reader", PARTITION, 1, Sent("writer", PARTITION, 1).value(0), expected=None)
     history.lost(PARTITION, 2)
     assert findings(history, log) == []
-    history.record_read("reader", PARTITION, 1, Sent("writer", PARTITION, 2).value(0), expected=7)
+    history.record_read("reader", PARTITION, 1, Sent("writer", PARTITION, 2).value(0), expected=2)
     assert findings(history, log) == ["quick-0: writer:quick:0:2 was read at 1, where now None is"]
 
 
@@ -116,15 +116,91 @@ def test_a_commit_below_what_was_committed_when_it_was_sent_is_not_accepted() ->
     assert history.anomalies == ["quick-0: the commit of 4 was accepted, although 9 was committed before"]
 
 
-def test_commits_of_a_place_with_a_loss_are_excused_and_counted() -> None:
+def test_a_commit_of_the_first_offset_is_judged_where_nothing_was_lost() -> None:
+    history = History()
+    history.commit_acknowledged([(PARTITION, 0)])
+    history.committed_offsets_read(history.committed, {})
+    assert history.anomalies == ["quick-0: the commit of 0 was acknowledged, but a reader gets None"]
+    assert (history.commits, history.excused_commits) == (1, 0)
+
+
+def read_before_a_loss(end: int) -> History:
+    """A group has read and committed up to `end` when the log is lost."""
+    history = History()
+    read(history, 0, end)
+    history.commit_acknowledged([(PARTITION, end)])
+    history.lost(PARTITION, end + 3)
+    return history
+
+
+def read(history: History, first: int, end: int, *, number: int = 0) -> None:
+    for offset in range(first, end):
+        value = Sent("writer", PARTITION, number + offset).value(0)
+        history.record_read("reader", PARTITION, offset, value, None if offset == first else offset)
+
+
+def test_commits_within_what_was_read_of_a_lost_log_are_excused_and_counted() -> None:
     history = History()
     other = TopicPartition("journal", 0)
+    read(history, 0, 5)
     history.commit_acknowledged([(PARTITION, 5), (other, 5)])
     history.lost(PARTITION, 5)
-    history.commit_acknowledged([(PARTITION, 2)])
+    history.commit_acknowledged([(PARTITION, 2)], {PARTITION: 5})
     history.committed_offsets_read({PARTITION: 5, other: 5}, {PARTITION: 2, other: 5})
     assert not history.anomalies
     assert (history.commits, history.excused_commits) == (3, 2)
+
+
+def test_commits_of_what_was_read_after_a_loss_are_judged() -> None:
+    history = read_before_a_loss(5)
+    history.commit_acknowledged([(PARTITION, 9)])
+    history.committed_offsets_read(history.committed, {PARTITION: 6})
+    history.commit_acknowledged([(PARTITION, 3)], history.committed)
+    assert history.anomalies == [
+        "quick-0: the commit of 9 was acknowledged, but a reader gets 6",
+        "quick-0: the commit of 3 was accepted, although 9 was committed before",
+    ]
+    assert (history.commits, history.excused_commits) == (3, 1)
+
+
+def test_a_reader_in_the_lost_part_may_go_back_and_none_may_skip_or_go_back_from_above_it() -> None:
+    history = read_before_a_loss(5)
+    history.record_read("reader", PARTITION, 2, Sent("writer", PARTITION, 20).value(0), expected=5)
+    assert not history.anomalies
+    assert (history.reads, history.excused_reads) == (6, 1)
+    history.record_read("reader", PARTITION, 4, Sent("writer", PARTITION, 22).value(0), expected=3)
+    history.record_read("reader", PARTITION, 5, Sent("writer", PARTITION, 23).value(0), expected=6)
+    assert history.anomalies == ["reader skipped from 3 to 4 of quick-0", "reader went back from 6 to 5 of quick-0"]
+    assert history.excused_reads == 1
+
+
+def test_a_member_may_start_in_the_lost_part_and_not_above_it() -> None:
+    history = read_before_a_loss(5)
+    history.started_reading("one", PARTITION, 0, committed=5)  # whose offset the new log does not have
+    history.started_reading("two", PARTITION, 5, committed=0)  # an offset that was committed before the loss
+    assert not history.anomalies
+    assert (history.starts, history.excused_starts) == (2, 2)
+    history.started_reading("two", PARTITION, 6, committed=0)
+    history.started_reading("two", PARTITION, 3, committed=7)
+    assert history.anomalies == [
+        "two starts quick-0 at 6, but the group has read up to 0",
+        "two starts quick-0 at 3, but 7 was committed",
+    ]
+    assert (history.starts, history.excused_starts) == (4, 3)
+
+
+def test_the_last_commit_is_judged_if_something_was_read_behind_the_lost_part() -> None:
+    history = read_before_a_loss(5)
+    history.acknowledge(Sent("writer", PARTITION, 21), 4)
+    log = {PARTITION: [(offset, b"") for offset in range(7)]}
+    assert commit_findings(history, log, {PARTITION: 2}) == []
+    assert (history.final_commits, history.excused_final_commits) == (1, 1)
+    history.acknowledge(Sent("writer", PARTITION, 22), 5)
+    assert commit_findings(history, log, {PARTITION: 6}) == []
+    assert commit_findings(history, log, {PARTITION: 5}) == [
+        "quick-0: 5 is committed, but everything from 6 to 7 was read"
+    ]
+    assert (history.final_commits, history.excused_final_commits) == (3, 1)
 
 
 def test_a_member_begins_where_the_group_has_committed_and_leaves_nothing_out() -> None:

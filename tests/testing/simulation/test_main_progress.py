@@ -7,17 +7,17 @@ import time
 from penstock.testing.simulation.__main__ import Progress
 
 
-def test_a_long_campaign_tells_its_speed_and_its_end_every_ten_seconds() -> None:
+def test_a_long_campaign_prints_its_speed_and_its_end_every_ten_seconds() -> None:
     progress = Progress(10_000, 100.0)
     assert progress.line(3, 0, 103.0, 0.0) is None
     end = time.strftime("%H:%M:%S", time.localtime(1_000_000.0 + 9_900 / 5))
-    told = progress.line(100, 1, 120.0, 1_000_000.0)
-    assert told == f"100 of 10000 seeds, 1 failed, 20 s: 5.00 seeds/s, 33 min 0 s left, until about {end}"
+    reported = progress.line(100, 1, 120.0, 1_000_000.0)
+    assert reported == f"100 of 10000 seeds, 1 failed, 20 s: 5.00 seeds/s, 33 min 0 s left, until about {end}"
     assert progress.line(140, 1, 128.0, 0.0) is None
     assert progress.line(150, 1, 130.0, 0.0) is not None
 
 
-def test_a_short_campaign_tells_it_every_two_seconds() -> None:
+def test_a_short_campaign_prints_it_every_two_seconds() -> None:
     progress = Progress(100, 0.0)
     assert progress.line(2, 0, 1.0, 0.0) is None
     assert progress.line(4, 0, 2.0, 0.0) is not None

@@ -29,7 +29,7 @@ class Sleepy:
         return Idle(self.until_ms if now_ms < self.until_ms else now_ms + 10_000)
 
 
-def test_a_rest_that_is_shorter_than_a_timer_can_tell_does_not_go_round_in_a_circle() -> None:
+def test_a_pause_below_the_resolution_of_a_timer_does_not_loop() -> None:
     stage = Stage()
     stage.pass_time(1_000_000.0)  # where the next number that there is lies further away
     clock = stage.left.clock

@@ -240,16 +240,23 @@ def test_an_eligible_replica_is_known_to_be_complete() -> None:
     story = Quick([0], elr=[2])
     story.end(0)
     assert not story.is_lost()
-    story.change([0], leader=0)  # and nobody is eligible any more
+    story.change([0], leader=0)  # and no replica is eligible any more
     assert story.is_lost()
 
 
-def test_a_partition_without_commits_may_need_an_unclean_election() -> None:
+def test_where_nothing_was_committed_nothing_is_lost_and_nothing_excused() -> None:
     story = Quick([0])
-    story.observer.latest[story.partition].committed_end = 0
+    model = story.observer.latest[story.partition]
+    model.committed_end = 0
     story.end(0)
-    assert story.is_lost()
-    assert story.observer.history.losses[story.partition].end == 0
+    assert not story.is_lost()
+    model.committed_end = 10
+    story.end(0)
+    assert story.observer.history.losses[story.partition].end == 10
+    model.committed_end = 0
+    story.observer.history.losses.clear()
+    story.change([0], leader=0, epoch=1)
+    assert not story.is_lost()
 
 
 def test_a_leader_after_a_loss_is_known_to_have_what_it_commits() -> None:

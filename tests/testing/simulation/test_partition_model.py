@@ -86,8 +86,8 @@ def test_records_reported_as_durable_are_on_disk() -> None:
     story.write(0, base=10, synced=False)
     replica = story.replicas[0]
     assert story.model.flushed(replica, 10) is None
-    told = story.model.flushed(replica, 20) or ""
-    assert told == "t-0: broker-0 reports 10..19 of epoch 0 (0000000b) as durable, but its disk has None"
+    reported = story.model.flushed(replica, 20) or ""
+    assert reported == "t-0: broker-0 reports 10..19 of epoch 0 (0000000b) as durable, but its disk has None"
     story.sync(replica)
     replica.flushed = 0
     assert story.model.flushed(replica, 20) is None
@@ -151,7 +151,7 @@ def test_a_topic_that_does_not_sync_need_not_be_durable_but_it_is_in_as_many_log
     assert "in the logs of broker-0, where 2 of" in (story.commit(0, 20) or "")
 
 
-def test_an_epoch_has_one_leader_and_one_life_of_it() -> None:
+def test_an_epoch_has_one_leader_and_one_process_of_it() -> None:
     story = committed()
     assert "epoch 0 is led by broker-0 and by broker-1" in (story.model.led(story.replicas[1], 0) or "")
     again = ReplicaModel("broker-0", 2, story.replicas[0].batches.values())
@@ -160,8 +160,8 @@ def test_an_epoch_has_one_leader_and_one_life_of_it() -> None:
 
 def test_a_later_leader_has_everything_committed() -> None:
     story = committed()
-    told = story.model.led(story.replicas[2], 1) or ""
-    assert "broker-2 leads in epoch 1 and has None where 0..9" in told
+    reported = story.model.led(story.replicas[2], 1) or ""
+    assert "broker-2 leads in epoch 1 and has None where 0..9" in reported
 
 
 def test_a_leader_that_learns_of_it_late_need_not_have_later_commits() -> None:
@@ -276,3 +276,19 @@ def test_a_producers_sequence_stands_in_a_log_once() -> None:
     assert model.sequences(replica) is None
     replica.append(batch(30, producer=(7, 0, 20)))
     assert "sequence 20 of producer 7 again" in (model.sequences(replica) or "")
+
+
+def test_a_log_that_moves_to_another_disk_takes_along_what_the_old_one_held() -> None:
+    story = committed()
+    model, replica = story.model, story.replicas[0]
+    before = dict(replica.held)
+    assert model.relocated(replica, before) is None
+    replica.held = {0: batch(0, crc=9)}
+    assert "broker-0 moved 0..9 of epoch 0 (00000001) to another disk, which has 0..9 of epoch 0 (00000009)" in (
+        model.relocated(replica, before) or ""
+    )
+    replica.held = {}
+    assert "which has None" in (model.relocated(replica, before) or "")
+    assert model.relocated(replica, {}) is None  # it was not durable before
+    replica.truncate(0)
+    assert model.relocated(replica, before) is None  # and what was truncated need not be there

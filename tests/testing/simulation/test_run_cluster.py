@@ -53,7 +53,7 @@ def test_a_cluster_loses_nothing_acknowledged_and_heals_and_little_is_excused() 
     assert sum(report.faults.total() for report in reports) > 20
 
 
-def test_seeds_draw_how_much_may_be_lost_as_often_as_is_said() -> None:
+def test_seeds_draw_how_much_may_be_lost_as_often_as_documented() -> None:
     counts = Counter(Durability.of(seed) for seed in range(8_000))
     assert counts[Durability.ALL_SYNCED] == pytest.approx(3_000, rel=0.05)
     assert counts[Durability.ANY_FORGET] == pytest.approx(1_000, rel=0.1)
@@ -143,14 +143,14 @@ class Yesterday:
 
 
 def test_a_leader_that_was_paused_shows_a_reader_an_older_end_until_it_hears_that_another_leads() -> None:
-    def told() -> tuple[list[int], list[int]]:
+    def reported() -> tuple[list[int], list[int]]:
         story = Yesterday()
         story.run()
         return story.ends, story.read
 
     with deterministic(Trace()):
-        ends, read = told()
-    # Three were there when it looked first; six were acknowledged when it asked again, and it was told of three.
+        ends, read = reported()
+    # Three were there when it looked first; six were acknowledged when it asked again, and the response named three.
     assert ends[:2] == [3, 3]
     assert ends[-1] == 6
     assert read == list(range(6))
@@ -179,7 +179,7 @@ def test_a_reader_looks_again_before_it_reports_a_missing_record(
 
 
 def test_a_damaged_header_that_no_start_reads_is_not_a_violation() -> None:
-    """The machine had been stopped in good order before; whoever reads that batch finds out. A record is damaged
+    """The machine had been stopped in good order before; a read of that batch finds it. A record is damaged
     instead (seed 7751).
     """
     report = simulate(1, scheduled("3 stop broker-1 for 2 | 3.8 header-flip broker-1 for 0.2"))
@@ -219,6 +219,7 @@ def test_a_rolling_restart_fails_no_send() -> None:
     assert report.given_up == 0
 
 
+@pytest.mark.long
 def test_records_that_a_broker_brings_back_are_not_lost() -> None:
     # The one that is in sync is cut off, and taken for dead, until the faults are over.
     faults = "2.49 add broker-3 | 3.582 sync-error broker-2 for 0.006 | 3.889 crash broker-1 for 0.089 | "
@@ -235,6 +236,7 @@ def test_records_that_a_broker_brings_back_are_not_lost() -> None:
 _ONE_IS_DAMAGED = "2.5 crash broker-2 for 8 | 8.5 {} broker-1 for 0.3 | 8.8 crash broker-0 for 6"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "seed"), [("header-flip", 1), ("bit-flip", 2)])
 def test_a_replica_that_finds_itself_damaged_leads_with_nothing_less(kind: str, seed: int) -> None:
     report = simulate(seed, scheduled(_ONE_IS_DAMAGED.format(kind)))

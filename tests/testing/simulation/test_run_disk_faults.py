@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 
 import pytest
 from tests.testing.simulation.simulation_stories import Stage
 
 from penstock.testing.simulated_faults import ALL_KINDS, GROWING, READ, Trouble
 from penstock.testing.simulated_files import SimulatedFiles
-from penstock.testing.simulation.cluster import SimulatedHost
+from penstock.testing.simulation.cluster import SimulatedHost, drawn_folders
 from penstock.testing.simulation.faults import parse_schedule
+from penstock.testing.simulation.observer import RELOCATED
 from penstock.testing.simulation.run import Plan, simulate
 
 
@@ -88,6 +90,32 @@ def test_partitions_that_a_full_disk_has_no_room_for_are_served_once_it_has(seed
     schedule = tuple(parse_schedule("3 full-disk broker-0 for 2 | 7 full-disk broker-0 for 2"))
     report = simulate(seed, Plan(brokers=3, schedule=schedule))
     assert not report.problem, "\n".join([*report.last_lines, report.problem])
+
+
+TWO_FOLDERS = list(itertools.islice((seed for seed in itertools.count() if drawn_folders(seed) > 1), 4))
+
+
+@pytest.mark.parametrize(
+    ("seed", "faults"),
+    [
+        (TWO_FOLDERS[0], "1 disk-out broker-0 for 2 | 4 disk-out broker-1 for 2"),
+        pytest.param(TWO_FOLDERS[1], "1 dead-disk broker-2 for 3 | 5 power broker-0 for 1", marks=pytest.mark.long),
+        pytest.param(TWO_FOLDERS[2], "1 full-disk broker-0 for 3 | 4 crash broker-1 for 1", marks=pytest.mark.long),
+        pytest.param(TWO_FOLDERS[3], "1 blackout all for 1 | 3 blackout all for 1", marks=pytest.mark.long),
+    ],
+)
+def test_replicas_move_between_data_folders_while_disks_and_brokers_fail(seed: int, faults: str) -> None:
+    schedule = tuple(parse_schedule(f"{faults} | 9 reset broker-0"))  # the run takes longer than the faults before
+    report = simulate(seed, Plan(brokers=3, schedule=schedule))
+    assert not report.problem, "\n".join([*report.last_lines, report.problem])
+    assert report.stories[RELOCATED]
+
+
+def test_runs_with_one_data_folder_move_nothing() -> None:
+    seed = next(seed for seed in itertools.count() if drawn_folders(seed) == 1)
+    report = simulate(seed, Plan(brokers=3, schedule=(), faults_s=2.0))
+    assert not report.problem
+    assert not report.changes["move between folders"]
 
 
 def test_a_machine_whose_clock_is_fast_waits_less_than_it_thinks() -> None:

@@ -1,4 +1,4 @@
-"""A broker that is silent for longer than a request may take: who has more time than that goes on asking."""
+"""A broker that is silent for longer than a request may take: who has more time than that continues asking."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.testing.simulation.workload import JOURNAL
 
 
 def stored_offset() -> int:
-    """Of the first record of a producer whose broker falls silent before it has told of the topic."""
+    """Of the first record of a producer whose broker falls silent before it has answered about the topic."""
     cluster = SimulatedCluster(Scheduler(0), 0, brokers=1, clients=1, settings=SETTINGS)
     node, scheduler = cluster.nodes[0], cluster.scheduler
 

@@ -306,7 +306,7 @@ def test_a_session_that_changes_servers_never_goes_back_to_an_older_state() -> N
     assert seen.count(SessionEvent.CONNECTED) == 4
 
 
-def test_a_session_whose_server_hangs_goes_on_with_another_and_may_not_see_its_own_unanswered_change_yet() -> None:
+def test_a_session_whose_server_hangs_moves_to_another_and_may_not_see_its_own_unanswered_change_yet() -> None:
     stage = LaggingStage()
     for server in stage.service.servers:
         stage.service.hold(server)

@@ -164,11 +164,11 @@ def test_metrics_and_health_are_the_brokers() -> None:
     server.close()
 
 
-def test_of_a_cluster_of_others_there_is_no_health_here(visitor: Visitor) -> None:
+def test_health_of_an_existing_cluster_is_not_shown(visitor: Visitor) -> None:
     assert visitor.get("/health")[0] == 404
 
 
-def test_it_stops_though_somebody_listens(seen: HandMade) -> None:
+def test_it_stops_with_a_listener_connected(seen: HandMade) -> None:
     server = PageServer(bound(0), page_app(seen))
     server.start()
     connection = Visitor(server).connect()

@@ -56,7 +56,7 @@ def warehouse(tmp_path: Path) -> str:
 
 
 def days(address: str, *counts: int, first: int = 0) -> None:
-    """So many requests on each day."""
+    """The number of requests on each day."""
     for number, count in enumerate(counts, first):
         start_ms = FIRST_DAY_MS + number * DAY_MS
         send(address, [(REQUESTS, request(start_ms + each, start_ms + each)) for each in range(count)])

@@ -1,4 +1,4 @@
-"""A run on one machine for weeks: what its processes are told so that they keep no more than they need."""
+"""A run on one machine for weeks: the settings that keep the memory of its processes bounded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.timeouts import PATIENCE_S
 
 from penstock.activity.pipelines.engine.runner import settings_for
 
-# What Python is told, and what Arrow's own functions ask for.
+# The setting of Python, and the one that Arrow's functions read.
 _AFTER = """
 import pyarrow
 from penstock.activity.pipelines.engine import memory
@@ -50,12 +50,13 @@ def said(program: str, **variables: str) -> str:
 
 
 @pytest.mark.skipif("jemalloc" not in pa.supported_memory_backends(), reason="this Arrow was built without jemalloc")
-def test_what_arrow_has_let_go_of_goes_back_to_the_system() -> None:
+def test_memory_that_arrow_has_freed_goes_back_to_the_system() -> None:
     assert said(_AFTER) == "jemalloc"
 
 
 @pytest.mark.skipif(
-    sys.platform != "linux" or "jemalloc" not in pa.supported_memory_backends(), reason="Arrow is told so on Linux only"
+    sys.platform != "linux" or "jemalloc" not in pa.supported_memory_backends(),
+    reason="set on Linux only",
 )
 def test_arrows_own_functions_ask_the_same_allocator() -> None:
     assert said(_BEFORE) == "jemalloc"
@@ -67,7 +68,7 @@ def test_chosen_allocator_is_kept() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="said on Linux only")
-def test_delta_has_few_pools_or_those_that_somebody_chose() -> None:
+def test_delta_has_few_pools_or_those_that_are_set() -> None:
     ours = said(_POOLS)
     assert "narenas:2" in ours
     assert ours.endswith(" for this one")  # and not for processes that it starts

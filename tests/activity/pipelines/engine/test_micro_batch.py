@@ -37,7 +37,9 @@ class Sent(Outputs):
         self.crash_before = -1
         self.steps = 0
 
-    def send(self, topic: str, change: Change, key: Sequence[str]) -> None:
+    def send(
+        self, topic: str, change: Change, key: Sequence[str], batch: Transaction | None = None, *, again: bool = False
+    ) -> None:
         self.step()
         held = self.records.setdefault(topic, {})
         held.update(zip(keys_of(change.changed, key), values_of(change.changed), strict=True))

@@ -77,6 +77,7 @@ class Stream:
         self.until(lambda: self.run.status()[0].queries[0].input_rows_total >= records)
 
 
+@pytest.mark.long
 def test_a_stream_finds_what_plain_python_finds(spark: SparkSession, broker: Broker, warehouse: str) -> None:
     events = traffic(20)
     send(broker.address, events)

@@ -50,7 +50,7 @@ def streams(spark: SparkSession, pipelines: list[Pipeline], cluster: Cluster, wa
 
 
 def until_read(run: PipelinesRun, least: dict[str, int]) -> None:
-    """Until each pipeline has read so many records, and nothing waits."""
+    """Wait until each pipeline has read this many records and has no lag."""
     deadline_s = time.monotonic() + PATIENCE_S
 
     def is_done() -> bool:
@@ -150,7 +150,7 @@ def test_a_cluster_behind_tls_is_read_written_and_watched_by_tls_alone(spark: Sp
     with tls_broker(tmp_path / "broker") as broker:
         cluster = Cluster(broker.address, options={**broker.options, "kafka.request.timeout.ms": "10000"})
         with streams(spark, [operations.PIPELINE, LOADS], cluster, warehouse) as run:
-            with Producer(broker.address, ssl=cluster.ssl()) as producer:
+            with Producer(broker.address, **cluster.security()) as producer:
                 for kind, event in events:
                     producer.send(kind.topic, json.dumps(event).encode(), key=b"k", timestamp_ms=event["time"])
             until_read(run, {"operations": len(events), "loads": len(events)})

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from pyspark.errors import PySparkRuntimeError
@@ -21,7 +21,6 @@ from penstock.activity.pipelines.engine import results, runner
 from penstock.activity.pipelines.engine.loads import LoadsAndReports
 from penstock.activity.pipelines.engine.micro_batch import Outputs
 from penstock.activity.pipelines.engine.queries import Member
-from penstock.activity.pipelines.engine.results import Change
 from penstock.activity.pipelines.engine.runner import PipelinesRun
 from penstock.activity.pipelines.engine.status import QueryStatus
 from penstock.activity.pipelines.errors import PipelineError, SparkTrouble, in_one_line
@@ -117,11 +116,11 @@ def test_rows_that_no_broker_acknowledged_in_time_are_sent_again_with_their_batc
     send(broker.address, events)
     sent, original = list[str](), Outputs.send
 
-    def send_late(outputs: Outputs, topic: str, change: Change, key: tuple[str, ...]) -> None:
+    def send_late(outputs: Outputs, topic: str, *given: Any, **named: Any) -> None:
         sent.append(topic)
         if len(sent) == 1:
             raise DeliveryTimeout("3 records for alerts-0 were not acknowledged within delivery_timeout_ms (30000)")
-        original(outputs, topic, change, key)
+        original(outputs, topic, *given, **named)
 
     monkeypatch.setattr(Outputs, "send", send_late)
     run = PipelinesRun(spark, [operations.PIPELINE], Cluster(broker.address), warehouse, notify=said.append)
@@ -183,7 +182,7 @@ def test_no_more_than_two_are_started_again_at_once(
     assert max(one.beside for one in members) == 1
 
 
-def test_an_error_at_hand_knows_whether_it_may_pass() -> None:
+def test_a_caught_error_says_whether_it_is_retriable() -> None:
     lost = TableError("Spark failed to run the load")
     lost.__cause__ = PySparkRuntimeError("...\npenstock.spark.errors.DataLost: views-0 cannot be read\n")
     assert in_one_line(lost, "loads") is lost

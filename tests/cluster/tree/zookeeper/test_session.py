@@ -113,7 +113,7 @@ def test_expired_session_is_reported_once_and_its_nodes_are_gone(
     assert len([record for record in caplog.records if "ZooKeeper session expired" in record.message]) == 1
 
 
-def test_nothing_is_sent_once_kazoo_knows_of_the_end_even_if_the_loop_does_not_yet(zookeeper: ZooKeeperServer) -> None:
+def test_nothing_is_sent_once_kazoo_has_noticed_the_end_even_if_the_loop_has_not(zookeeper: ZooKeeperServer) -> None:
     async def story() -> None:
         trees = ZooKeeperTrees(zookeeper.connect)
         near, ended = await trees.open(), await trees.open()
@@ -223,7 +223,7 @@ def test_server_that_is_silent_does_not_cost_the_session_that_others_would_keep(
 
 
 @pytest.mark.long
-def test_ensemble_goes_on_without_its_leader() -> None:
+def test_ensemble_continues_without_its_leader() -> None:
     async def story(ensemble: ZooKeeperEnsemble) -> None:
         tree = await open_zookeeper_tree(f"{ensemble.connect}/kafka", session_timeout_ms=30_000)
         session = HeardSession(tree)
@@ -264,7 +264,7 @@ def test_ten_thousand_topics_with_long_names_are_listed_and_read(zookeeper: ZooK
     live(ZooKeeperTrees(zookeeper.connect, 20_000), story)
 
 
-def test_nodes_are_read_one_by_one_from_a_server_that_knows_no_multi_read(
+def test_nodes_are_read_one_by_one_from_a_server_without_multi_read(
     zookeeper: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A number that stands for no request is answered as an older server answers this one.

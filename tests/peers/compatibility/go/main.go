@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -42,6 +43,12 @@ type question struct {
 	TimeMs     int64    `json:"time_ms"`
 	Name       string   `json:"name"`
 	Value      string   `json:"value"`
+	Id         string   `json:"id"`
+	TimeoutMs  int64    `json:"timeout_ms"`
+	PauseMs    int64    `json:"pause_ms"`
+	Source     string   `json:"source"`
+	Target     string   `json:"target"`
+	Security   *secrets `json:"security"`
 }
 
 var codecs = map[string]kgo.CompressionCodec{
@@ -50,7 +57,15 @@ var codecs = map[string]kgo.CompressionCodec{
 }
 
 func client(asked question, more ...kgo.Opt) (*kgo.Client, error) {
-	return kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(asked.Address), kgo.AllowAutoTopicCreation()}, more...)...)
+	options := []kgo.Opt{kgo.SeedBrokers(strings.Split(asked.Address, ",")...), kgo.AllowAutoTopicCreation()}
+	if asked.Security != nil {
+		secure, err := asked.Security.options()
+		if err != nil {
+			return nil, err
+		}
+		options = append(options, secure...)
+	}
+	return kgo.NewClient(append(options, more...)...)
 }
 
 func bytesOf(text *string) []byte {
@@ -161,6 +176,14 @@ func answer(asked question) (any, error) {
 		return produce(ctx, asked)
 	case "consume":
 		return consume(ctx, asked)
+	case "open":
+		return open(ctx, asked)
+	case "begin", "send", "commit", "abort", "close":
+		return transact(ctx, asked)
+	case "copy":
+		return startCopying(asked)
+	case "copied", "copy-stop":
+		return copied(asked.About == "copy-stop")
 	}
 	plain, err := client(asked)
 	if err != nil {

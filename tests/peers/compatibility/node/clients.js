@@ -2,6 +2,7 @@
 // KafkaJS on demand: a question is one line of JSON, so is its answer, until the input ends.
 // The packages are found through NODE_PATH.
 
+const fs = require('node:fs');
 const readline = require('node:readline');
 const { Kafka, CompressionTypes, CompressionCodecs, ConfigResourceTypes, logLevel } = require('kafkajs');
 
@@ -36,7 +37,20 @@ const CODECS = {
 const PATIENCE_MS = 30000;
 
 function kafka(question) {
-  return new Kafka({ clientId: 'peer', brokers: [question.address], logLevel: logLevel.NOTHING });
+  const security = question.security ? secured(question.security) : {};
+  return new Kafka({
+    clientId: 'peer', brokers: question.address.split(','), logLevel: logLevel.NOTHING, ...security,
+  });
+}
+
+// TLS always; a certificate of one's own and a login if they are named.
+function secured({ ca, pem, mechanism, username, password, token, renew_before_ms: reauthenticationThreshold }) {
+  const ssl = { ca: [fs.readFileSync(ca)] };
+  if (pem) ssl.cert = ssl.key = fs.readFileSync(pem);
+  if (!mechanism) return { ssl };
+  const login = token ? { oauthBearerProvider: async () => ({ value: token }) } : { username, password };
+  const early = reauthenticationThreshold ? { reauthenticationThreshold } : {};
+  return { ssl, sasl: { mechanism: mechanism.toLowerCase(), ...login }, ...early };
 }
 
 async function withClient(client, use) {
@@ -68,8 +82,8 @@ async function produce(question) {
   const compression = CODECS[question.codec || 'none'];
   const acks = question.acks === undefined ? -1 : question.acks;
   return withClient(producer, async () => {
-    const [told] = await producer.send({ topic: question.topic, messages: question.records, compression, acks });
-    return told === undefined ? null : Number(told.baseOffset);
+    const [response] = await producer.send({ topic: question.topic, messages: question.records, compression, acks });
+    return response === undefined ? null : Number(response.baseOffset);
   });
 }
 
@@ -82,6 +96,7 @@ async function consume(question) {
     let enough;
     const done = new Promise((resolve, reject) => {
       enough = resolve;
+      consumer.on(consumer.events.CRASH, ({ payload }) => payload.restart || reject(payload.error));
       setTimeout(() => reject(new Error(`${records.length} records, then no more`)), PATIENCE_MS).unref();
     });
     await consumer.run({
@@ -106,24 +121,24 @@ const ADMIN = {
     admin.createTopics({ topics: [{ topic, numPartitions: partitions, replicationFactor: -1 }] }),
   topics: (admin) => admin.listTopics(),
   describe: async (admin, { topic }) => {
-    const told = await admin.fetchTopicMetadata({ topics: [topic] });
-    return told.topics[0].partitions.length;
+    const response = await admin.fetchTopicMetadata({ topics: [topic] });
+    return response.topics[0].partitions.length;
   },
   grow: (admin, { topic, partitions }) =>
     admin.createPartitions({ topicPartitions: [{ topic, count: partitions }] }),
   configure: async (admin, { topic, name, value }) => {
     const resource = { type: ConfigResourceTypes.TOPIC, name: topic };
     await admin.alterConfigs({ validateOnly: false, resources: [{ ...resource, configEntries: [{ name, value }] }] });
-    const told = await admin.describeConfigs({ resources: [{ ...resource, configNames: [name] }] });
-    return told.resources[0].configEntries[0].configValue;
+    const response = await admin.describeConfigs({ resources: [{ ...resource, configNames: [name] }] });
+    return response.resources[0].configEntries[0].configValue;
   },
   offsets: async (admin, { topic }) => {
-    const told = await admin.fetchTopicOffsets(topic);
-    return Object.fromEntries(told.map((row) => [row.partition, [Number(row.low), Number(row.high)]]));
+    const response = await admin.fetchTopicOffsets(topic);
+    return Object.fromEntries(response.map((row) => [row.partition, [Number(row.low), Number(row.high)]]));
   },
   times: async (admin, { topic, time_ms: timeMs }) => {
-    const told = await admin.fetchTopicOffsetsByTimestamp(topic, timeMs);
-    return Object.fromEntries(told.map((row) => [row.partition, Number(row.offset)]));
+    const response = await admin.fetchTopicOffsetsByTimestamp(topic, timeMs);
+    return Object.fromEntries(response.map((row) => [row.partition, Number(row.offset)]));
   },
   'delete-records': async (admin, { topic, partition, before }) => {
     // An admin client that has not yet asked about the topic does not find its leaders.
@@ -144,9 +159,133 @@ const ADMIN = {
   delete: (admin, { topic }) => admin.deleteTopics({ topics: [topic] }),
 };
 
+// --- transactions: producers that do what the test calls, and one that reads, processes and writes by itself
+
+const producers = {};
+
+function transactional(question) {
+  return kafka(question).producer({
+    transactionalId: question.id,
+    idempotent: true,
+    maxInFlightRequests: 1,
+    transactionTimeout: question.timeout_ms || 60000,
+    allowAutoTopicCreation: true,
+  });
+}
+
+const TRANSACTIONS = {
+  open: async (question) => {
+    const producer = transactional(question);
+    await producer.connect();
+    producers[question.name] = { producer };
+  },
+  // KafkaJS asks for the producer's id, which fences others, with the first transaction.
+  begin: async (question) => {
+    const mine = producers[question.name];
+    mine.transaction = await mine.producer.transaction();
+  },
+  send: async (question) => {
+    const messages = [{ value: question.value, partition: question.partition }];
+    await producers[question.name].transaction.send({ topic: question.topic, messages });
+  },
+  commit: (question) => producers[question.name].transaction.commit(),
+  abort: (question) => producers[question.name].transaction.abort(),
+  close: (question) => producers[question.name].producer.disconnect(),
+};
+
+async function transact(question) {
+  try {
+    await TRANSACTIONS[question.about](question);
+    return null;
+  } catch (error) {
+    return error.type || error.name;
+  }
+}
+
+const copier = { transactions: 0, failures: [], isOver: false };
+
+async function copyUntilItFails(question) {
+  const producer = transactional(question);
+  const consumer = kafka(question).consumer({ groupId: question.group, sessionTimeout: 10000, readUncommitted: false });
+  await producer.connect();
+  // The first transaction fences the former producer: its own is over when the offsets are read.
+  await (await producer.transaction()).abort();
+  await consumer.connect();
+  try {
+    await consumer.subscribe({ topics: [question.source], fromBeginning: true });
+    await new Promise((resolve, reject) => {
+      const timer = setInterval(() => copier.isOver && resolve(), 50);
+      consumer.on(consumer.events.CRASH, ({ payload }) => reject(payload.error));
+      const failed = (error) => {
+        clearInterval(timer);
+        reject(error);
+      };
+      consumer
+        .run({
+          autoCommit: false,
+          eachBatchAutoResolve: false,
+          eachBatch: async ({ batch, resolveOffset, heartbeat, isStale, isRunning }) => {
+            if (copier.isOver || isStale() || !isRunning() || batch.messages.length === 0) return;
+            try {
+              await copyBatch(question, producer, batch);
+            } catch (error) {
+              failed(error);
+              return;
+            }
+            resolveOffset(batch.lastOffset());
+            await heartbeat();
+          },
+        })
+        .catch(failed);
+    });
+  } finally {
+    await Promise.allSettled([consumer.disconnect(), producer.disconnect()]);
+  }
+}
+
+async function copyBatch(question, producer, batch) {
+  const transaction = await producer.transaction();
+  try {
+    const messages = batch.messages.map((message) => ({
+      value: `copy of ${message.value}`,
+      partition: batch.partition,
+    }));
+    await transaction.send({ topic: question.target, messages });
+    const offset = String(BigInt(batch.lastOffset()) + 1n);
+    await transaction.sendOffsets({
+      consumerGroupId: question.group,
+      topics: [{ topic: question.source, partitions: [{ partition: batch.partition, offset }] }],
+    });
+    await new Promise((resume) => setTimeout(resume, question.pause_ms || 0));
+    await transaction.commit();
+    copier.transactions += 1;
+  } catch (error) {
+    await transaction.abort().catch(() => null);
+    throw error;
+  }
+}
+
+const COPYING = {
+  copy: (question) => {
+    Object.assign(copier, { transactions: 0, failures: [], isOver: false });
+    copier.done = (async () => {
+      while (!copier.isOver) await copyUntilItFails(question).catch((error) => copier.failures.push(String(error)));
+    })();
+    return null;
+  },
+  copied: () => ({ transactions: copier.transactions, failures: copier.failures }),
+  'copy-stop': async () => {
+    copier.isOver = true;
+    await copier.done;
+    return COPYING.copied();
+  },
+};
+
 async function answer(question) {
   if (question.about === 'produce') return produce(question);
   if (question.about === 'consume') return consume(question);
+  if (TRANSACTIONS[question.about]) return transact(question);
+  if (COPYING[question.about]) return COPYING[question.about](question);
   return withClient(kafka(question).admin(), (admin) => ADMIN[question.about](admin, question));
 }
 
