@@ -1,6 +1,7 @@
 """`make bench`: every benchmark, or those named by ARGS, one after the other, each beside its peer in the same run.
 
-Between two of them it waits until the machine is quiet again. One that fails does not keep the others from running.
+Each one whose result is kept waits until the machine is quiet, also the first. One that fails does not keep the others
+from running.
 
 make bench ARGS="records_codec log_append"
 make bench ARGS="peers --without-0.9"         the options of one benchmark; --help lists them
@@ -12,20 +13,23 @@ from __future__ import annotations
 import argparse
 import importlib
 import itertools
-import os
 import sys
-import time
 from collections.abc import Sequence
 from typing import Final
 
-from benchmarks.results import QUIET_LOAD, Machine
+from benchmarks.results import Machine
 
 BENCHMARKS: Final = {
     "peers": "our broker beside Apache Kafka 4.3 and 0.9.0.1, same clients, alternating rounds",
     "replication": "acks=all on three of our brokers beside three of Apache Kafka 4.3",
     "faults": "three brokers killed, paused and cut off under load, and what happens to the records",
     "clients": "our clients beside confluent-kafka, aiokafka and kafka-python",
+    "transactions": "transactions on our broker and on Apache Kafka 4.3, with confluent-kafka and our client",
+    "security": "what TLS, logins and ACLs cost on our broker and on Apache Kafka 4.3",
+    "mirror": "our mirror beside MirrorMaker 2 of Apache Kafka 4.3: throughput, CPU, time from source to target",
+    "proxy": "three of our brokers, reached directly and through one address",
     "spark": "our Spark source beside Spark's own Kafka connector",
+    "hostile": "hostile requests at full size: the event loop, a well-behaved client and memory meanwhile",
     "growth": "what partitions and idle connections cost our broker, beside Apache Kafka 4.3",
     "restart": "a broker killed under load, from its launch to its first answer",
     "controller_scale": "the controller's decisions with 100,000 partitions on 100 brokers, without sockets and disks",
@@ -45,13 +49,17 @@ TAKES: Final = {
     "replication": "minutes",
     "faults": "many minutes",
     "clients": "many minutes",
+    "transactions": "minutes",
+    "security": "minutes",
+    "mirror": "minutes",
+    "proxy": "minutes",
     "spark": "many minutes",
+    "hostile": "minutes",
     "growth": "minutes",
     "restart": "minutes",
     "activity_sustained": "fifty minutes",
 }
 PAGE: Final = "page"
-_SETTLE_S, _LOOK_S = 300.0, 2.0
 _BY_A_SIGNAL: Final = 128
 
 
@@ -78,9 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"options ({' '.join(options)}) need the name of one benchmark before them")
     print(Machine.here())
     failed = []
-    for number, name in enumerate(names):
-        if number and name != PAGE:
-            settle()
+    for name in names:
         try:
             run(name, options)
         except SystemExit as ended:
@@ -91,13 +97,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             failed.append(name)
     if failed:
         raise SystemExit(f"failed: {', '.join(failed)}")
-
-
-def settle() -> None:
-    """Wait for the load of the benchmark before to pass, for some minutes at most."""
-    until_s = time.monotonic() + _SETTLE_S
-    while os.getloadavg()[0] > QUIET_LOAD and time.monotonic() < until_s:
-        time.sleep(_LOOK_S)
 
 
 def run(name: str, options: Sequence[str]) -> None:

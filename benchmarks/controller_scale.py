@@ -60,6 +60,7 @@ from penstock.cluster.tree.tree import (
     StoredNode,
     TreeState,
     Watcher,
+    watch_each_once,
 )
 from penstock.runtime.clock import ManualClock
 from penstock.runtime.randomness import SeededRandom
@@ -424,6 +425,9 @@ class MemoryTree:
         watchers = self._watchers.setdefault(path, [])
         watchers.append(watcher)
         return lambda: watchers.remove(watcher)
+
+    def watch_once(self, paths: Sequence[str], watcher: Watcher) -> None:
+        watch_each_once(self, paths, watcher)
 
     def watch_session(self, watcher: SessionWatcher) -> Cancel:
         return lambda: None

@@ -1,7 +1,7 @@
 """A broker killed under load and started again: how long until it answers.
 
 A broker as its users start it, in a process of its own, is filled over its sockets by a bare producer (acks=1, so
-nothing but the broker's own upkeep makes anything durable), killed with SIGKILL while more is being written, started
+nothing but the broker's own flushes makes anything durable), killed with SIGKILL while more is being written, started
 again on the same folders. The clock runs from the launch of the process to its first answer to a Produce with acks=all
 and to a Fetch; so it includes the start of Python. What was acknowledged must be there. After a killed process the page
 cache holds what it wrote; `cold` rows drop it first, where that is allowed. In `no checkpoint` rows the file that says
@@ -165,7 +165,7 @@ class Writer:
         self.acknowledged: dict[int, int] = {}
 
     def write(self, count: int) -> None:
-        """So many requests, a few of them always under way. ConnectionError when the broker has gone."""
+        """Send `count` requests, always with a few in flight. ConnectionError when the broker is gone."""
         under_way: deque[None] = deque()
         for _ in range(count):
             if len(under_way) >= _IN_FLIGHT:
@@ -317,7 +317,7 @@ def free_port() -> int:
 def run(gigabytes: float, recording: results.Recording, notes: list[str]) -> list[Row]:
     rows: list[Row] = []
     total = int(gigabytes * GB)
-    # So many that each has about one segment, nearly full: without marks a start after a crash would walk all of them.
+    # Enough for about one nearly full segment each: without marks, a start after a crash would scan all of them.
     partitions = max(1, round(gigabytes))
     cases = (
         Case("1 MB batches", 1_000_000, partitions, total),

@@ -45,6 +45,7 @@ import shlex
 import statistics
 import subprocess
 import tempfile
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -52,10 +53,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from benchmarks.measured_code import MeasuredCode
+
 ROOT: Final = Path(__file__).resolve().parents[1]
 KEPT: Path = ROOT / "benchmarks" / "results"
 PARTIAL: Path = Path(tempfile.gettempdir()) / "penstock-benchmarks"
 QUIET_LOAD: Final = 0.5
+_SETTLE_S, _LOOK_S = 300.0, 2.0
 _MEASURED_CODE: Final = ("src", "benchmarks", ":!benchmarks/results")
 _RULE: Final = (
     "The result is kept in benchmarks/results/ if the run is complete: default options and every peer present. "
@@ -172,6 +176,8 @@ class Result:
     partial: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
+    code: MeasuredCode | None = None
+    """None in a result of the time before it was kept."""
 
     @property
     def name(self) -> str:
@@ -205,7 +211,8 @@ class Recording:
         self._command = command
         self._settings = dict(settings)
         self._date = datetime.now(UTC).isoformat(timespec="seconds")
-        self._commit, self._is_dirty = _code()
+        self._commit, self._is_dirty = checked_out()
+        self._measured = MeasuredCode.here(benchmark, ROOT)
         self._partial: list[str] = []
         self._is_kept_anyway = bool(self._settings.pop("keep_result", False))
 
@@ -246,6 +253,7 @@ class Recording:
             self.partial,
             tuple(doubts),
             details or {},
+            self._measured,
         )
         if is_shown:
             show(result)
@@ -273,6 +281,7 @@ def begin(
 ) -> Recording:
     """Start recording, before anything is measured: takes the date, the commit and the load of the machine.
 
+    A run whose result can be kept first waits until the machine is quiet.
     `irrelevant` names the options that do not change what is measured (`folder`) or that select the variant.
     """
     given = {name: _plain(value) for name, value in vars(options).items() if name not in irrelevant}
@@ -281,10 +290,23 @@ def begin(
         for action in options_parser._actions
         if action.dest in given and action.dest != "keep_result" and given[action.dest] != _plain(action.default)
     ]
+    if not changed or given.get("keep_result"):
+        settle()
     recording = Recording(benchmark, variant, command(benchmark, arguments), given)
     if changed:
         recording.lacks(f"not the default of {', '.join(changed)}")
     return recording
+
+
+def settle() -> None:
+    """Wait until the load is low, for some minutes at most. If it stays, the result says that the machine was busy."""
+    until_s = time.monotonic() + _SETTLE_S
+    is_announced = False
+    while (load := os.getloadavg()[0]) > QUIET_LOAD and time.monotonic() < until_s:
+        if not is_announced:
+            print(f"load {load:.1f}: waiting up to {_SETTLE_S:.0f} s for {QUIET_LOAD}", flush=True)
+            is_announced = True
+        time.sleep(_LOOK_S)
 
 
 def begin_plain(benchmark: str, description: str, arguments: Sequence[str]) -> Recording:
@@ -330,6 +352,7 @@ def as_json(result: Result) -> str:
         "command": result.command,
         "commit": result.commit,
         "is_dirty": result.is_dirty,
+        **({} if result.code is None else {"code": asdict(result.code)}),
         "date": result.date,
         "machine": asdict(result.machine),
         "load_before": result.load_before,
@@ -376,6 +399,7 @@ def read(path: Path) -> Result:
         tuple(content["partial"]),
         tuple(content["doubts"]),
         content["details"],
+        MeasuredCode.read(content.get("code")),
     )
     if path.stem != result.name:
         raise ValueError(f"{path.name} holds the result of {result.name}")
@@ -460,7 +484,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _code() -> tuple[str, bool]:
+def checked_out() -> tuple[str, bool]:
     """The commit that is checked out, and whether the code that is measured differs from it."""
     try:
         commit = _git("rev-parse", "HEAD")

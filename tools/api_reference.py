@@ -32,15 +32,21 @@ they are used, [Coming from another client](coming-from.md) what they are called
 from `penstock`.
 """
 _SECTIONS: Final = {
-    "Producing": ("Producer", "AsyncProducer", "Delivery", "RecordMetadata", "ProducerRecord", "ProducerInterceptor"),
+    "Producing": (
+        "Producer", "AsyncProducer", "Delivery", "RecordMetadata", "ProducerRecord", "ProducerInterceptor",
+        "RoundRobinPartitioner", "RandomPartitioner", "QueuedProducer", "EventHandler", "Event",
+        "producer_from_properties",
+    ),
     "Consuming": (
         "Consumer", "AsyncConsumer", "ConsumerRecord", "RecordBatch", "TopicPartition", "RebalanceListener",
-        "MessageStreams", "SimpleConsumer",
+        "MessageStreams", "SimpleConsumer", "consumer_from_properties",
+        "MessageStreams", "SimpleConsumer", "ZooKeeperConsumer",
     ),
+    "Transactions": ("PreparedTransaction", "GroupMetadata"),
     "Offsets": ("OffsetAndMetadata", "SqlOffsetStore", "ZooKeeperOffsetStore"),
-    "Serializers": ("Bytes", "Text", "Json", "Avro", "Protobuf"),
+    "Serializers": ("Bytes", "Text", "Json", "Avro", "Protobuf", "RegistryClient", "RegistrySchema"),
     "Administration": ("Admin", "AsyncAdmin", "TopicSpec", "ConfigResource"),
-    "Testing": ("Broker",),
+    "A broker in a program": ("Broker",),
     "Errors": ("PenstockError",),
 }  # fmt: skip
 _TWINS: Final[dict[str, type]] = {"ConsumerRecord": python_kernel.ConsumerRecord}
@@ -72,8 +78,12 @@ def page() -> str:
     return "\n".join(parts).rstrip("\n") + "\n"
 
 
-def _class_parts(name: str, kind: type) -> Iterator[str]:
+def _class_parts(name: str, kind: Any) -> Iterator[str]:
     yield f"### {name}\n"
+    if not isinstance(kind, type):
+        yield f"```python\n{_signature(name, kind, skips_self=False)}\n```\n"
+        yield _doc(kind)
+        return
     if name not in _NOT_MADE_BY_USERS:
         yield f"```python\n{_signature(name, kind, skips_self=False)}\n```\n"
     yield _doc(kind)

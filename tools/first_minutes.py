@@ -8,6 +8,7 @@ that folder and port are replaced by the defaults.
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import signal
@@ -34,7 +35,13 @@ STEPS = (
 
 
 def main() -> None:
-    console = Console(record=True, width=WIDTH, force_terminal=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    PICTURE.write_text(recorded().export_svg(title="the first minutes", theme=MONOKAI))
+    print(f"wrote {PICTURE.relative_to(ROOT)}")
+
+
+def recorded() -> Console:
+    """A console with the commands and what they print."""
+    console = Console(record=True, width=WIDTH, force_terminal=True, file=io.StringIO())
     with tempfile.TemporaryDirectory() as folder:
         environment = {
             **os.environ,
@@ -44,33 +51,34 @@ def main() -> None:
             "TERM": "xterm-256color",
         }
         command = [PENSTOCK, "up", "--data-dir", f"{folder}/penstock-data", "--port", "0", "--http-port", "0"]
-        broker = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
-        try:
-            said, port = _start(broker)
-            environment["PENSTOCK_BOOTSTRAP_SERVER"] = f"localhost:{port}"
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+        ) as broker:
+            try:
+                said, port = _start(broker)
+                environment["PENSTOCK_BOOTSTRAP_SERVER"] = f"localhost:{port}"
 
-            def shown(text: str) -> str:
-                return text.replace(f"{folder}/", "").replace(str(port), "9092")
+                def shown(text: str) -> str:
+                    return text.replace(f"{folder}/", "").replace(str(port), "9092")
 
-            _prompt(console, "penstock up")
-            console.print(Text.from_ansi(shown(said)))
-            for step in STEPS:
-                _prompt(console, step)
-                done = subprocess.run(
-                    ["bash", "-c", step],
-                    capture_output=True,
-                    text=True,
-                    env=environment,
-                    cwd=folder,
-                    timeout=60,
-                    check=True,
-                )
-                console.print(Text.from_ansi(shown((done.stdout + done.stderr).rstrip())))
-        finally:
-            broker.send_signal(signal.SIGINT)
-            broker.wait(30)
-    PICTURE.write_text(console.export_svg(title="the first minutes", theme=MONOKAI))
-    print(f"wrote {PICTURE.relative_to(ROOT)}")
+                _prompt(console, "penstock up")
+                console.print(Text.from_ansi(shown(said)))
+                for step in STEPS:
+                    _prompt(console, step)
+                    done = subprocess.run(
+                        ["bash", "-c", step],
+                        capture_output=True,
+                        text=True,
+                        env=environment,
+                        cwd=folder,
+                        timeout=60,
+                        check=True,
+                    )
+                    console.print(Text.from_ansi(shown((done.stdout + done.stderr).rstrip())))
+            finally:
+                broker.send_signal(signal.SIGINT)
+                broker.wait(30)
+    return console
 
 
 def _start(broker: subprocess.Popen[str]) -> tuple[str, str]:

@@ -23,10 +23,8 @@ from benchmarks.peers import kafka, ours
 from benchmarks.peers.servers import Server
 from benchmarks.results import Row
 
-_ON_KAFKA: Final = [
-    *(name for name in produce.FLOODS if name.startswith(("confluent", "penstock"))),
-    *produce.TRIPS,
-]
+_ON_KAFKA: Final = [name for name in produce.FLOODS if name.startswith(("confluent", "penstock"))]
+_WAYS_ON_KAFKA: Final = [name for name in produce.WAY_FLOODS if name.rpartition(", ")[2] in produce.WAYS_ON_KAFKA]
 _READ_ON_KAFKA: Final = ["confluent consume", "penstock iterate", "penstock to_arrow"]
 _BROKERS: Final = {ours.NAME: "our broker", kafka.NAME: "Apache Kafka 4.3"}
 _MEMORY: Final = Path("/dev/shm")
@@ -57,8 +55,9 @@ class Run:
         broker, is_ours = _BROKERS[server.name], server.name == ours.NAME
         for size in options.bytes:
             for acks in options.acks:
-                ways = produce.WAY_FLOODS if size == min(options.bytes) else ()
-                sent = [*produce.FLOODS, *ways, *produce.TRIPS] if is_ours else _ON_KAFKA
+                ways = [*produce.WAY_FLOODS] if is_ours else _WAYS_ON_KAFKA
+                sent = [*(produce.FLOODS if is_ours else _ON_KAFKA), *produce.TRIPS]
+                sent += ways if size == min(options.bytes) else []
                 outcomes = produce.measure(server, size, acks, options.rounds, options.seconds, sent, _say)
                 self.rows += produce.rows(f"Producing, {broker}, acks={acks}", size, outcomes)
                 self._keep(outcomes.by_contender, broker=broker, size=size, acks=acks)

@@ -1,7 +1,7 @@
 """Consuming beside confluent-kafka, aiokafka and kafka-python: records per second, CPU, memory.
 
 All contenders read the same topic without a group, look at every value, and have the settings that their documentation
-gives for throughput. Nobody commits offsets.
+gives for throughput. No client commits offsets.
 
 Every clock starts at the same point: the client is connected and has asked for the end offsets, and no partition is
 assigned yet. librdkafka fetches from the moment of the assignment, so the assignment belongs into the clock, for
@@ -59,7 +59,7 @@ class Reader(Protocol):
         """Read these partitions from these offsets on."""
 
     def read(self, most: int) -> int:
-        """Look at the values of at least one and at most so many records; how many."""
+        """Read the values of one to `most` records; returns how many."""
 
     def close(self) -> None: ...
 
@@ -298,7 +298,7 @@ class FilledTopic:
         return dict.fromkeys(range(PARTITIONS), self._in_each - count // PARTITIONS)
 
     def grow(self, count: int) -> None:
-        """To at least `count` records, all of them on disk: writing back must not go on while others are measured."""
+        """To at least `count` records, all of them on disk: it must not be written back while others are measured."""
         from confluent_kafka import Producer
 
         missing = -(-count // PARTITIONS) - self._in_each
@@ -333,7 +333,7 @@ class FilledTopic:
 
 
 def clocked_long_enough(run: Callable[[int], Outcome], count: int, seconds: float) -> Outcome:
-    """The outcome of a run of at least so many seconds; shorter ones tell how many records it takes."""
+    """The outcome of a run of at least `seconds`; shorter runs show how many records that takes."""
     while True:
         outcome = run(count)
         if outcome["seconds"] >= seconds:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
@@ -44,7 +44,9 @@ class Verdict:
     """Findings by kind (`wrong`) with examples, and figures that describe the run.
 
     `handed_over` is the sum of `acked`, `failed` and `unresolved`, as long as nothing is wrong with the client itself.
-    `starts` counts the assignments whose first record was compared with the commits before it.
+    `starts` counts the assignments whose first record was compared with the commits before it. `taken_back` counts the
+    commits that are below an earlier one of the same member: librdkafka repeats what was not answered in time, after it
+    has committed more.
     """
 
     handed_over: int = 0
@@ -54,6 +56,7 @@ class Verdict:
     read: int = 0
     read_again: int = 0
     commits: int = 0
+    taken_back: int = 0
     starts: int = 0
     wrong: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[str]] = field(default_factory=dict)
@@ -90,15 +93,25 @@ def check_contents(contents: Contents) -> Verdict:
     return verdict
 
 
-def check_client(events: Sequence[Event], contents: Contents, committed: Mapping[int, int] | None = None) -> Verdict:
-    """Checks what one client saw. `committed` are the final committed offsets of its group."""
+def check_client(
+    events: Sequence[Event],
+    contents: Contents,
+    committed: Mapping[int, int] | None = None,
+    *,
+    takes_back: bool = False,
+) -> Verdict:
+    """Checks what one client saw. `committed` are the final committed offsets of its group.
+
+    With `takes_back`, a member's commit that is acknowledged after a higher one of its own counts: the client has sent
+    both, and it is not the brokers' fault which of them it sent last.
+    """
     verdict = Verdict()
     _check_sends(verdict, events)
     _check_acknowledgements(verdict, events, contents)
     _check_reads(verdict, events, contents)
-    _check_starts(verdict, events)
+    _check_starts(verdict, events, takes_back=takes_back)
     if committed is not None:
-        _check_committed(verdict, events, committed)
+        _check_committed(verdict, events, committed, takes_back=takes_back)
     for event in events:
         if isinstance(event, ClientError):
             verdict.errors[event.text] += 1
@@ -184,18 +197,41 @@ def _check_reads(verdict: Verdict, events: Sequence[Event], contents: Contents) 
         verdict.add("never read by the group", f"{partition}/{offset}")
 
 
-def _check_starts(verdict: Verdict, events: Sequence[Event]) -> None:
+class _Commits:
+    """What is committed, as far as it was acknowledged: the highest offset of a partition. With `takes_back`, a member
+    may take back its own commits, but no other's.
+    """
+
+    def __init__(self, takes_back: bool) -> None:
+        self._takes_back = takes_back
+        self.last: dict[int, tuple[int, int]] = {}
+        """Member and offset, by partition."""
+
+    def add(self, event: Committed) -> bool:
+        """Whether it is below an earlier commit of the member."""
+        is_back = False
+        for partition, offset in event.offsets:
+            member, before = self.last.get(partition, (event.member, 0))
+            is_back |= member == event.member and offset < before
+            if offset >= before or (self._takes_back and member == event.member):
+                self.last[partition] = event.member, offset
+        return is_back
+
+    def floor(self, partition: int) -> int:
+        return self.last.get(partition, (-1, 0))[1]
+
+
+def _check_starts(verdict: Verdict, events: Sequence[Event], *, takes_back: bool) -> None:
     """The first record after an assignment is not below a commit that was acknowledged before."""
-    highest: dict[int, int] = {}
+    known = _Commits(takes_back)
     floors: dict[tuple[int, int], int] = {}
     for event in events:
         if isinstance(event, Committed):
             verdict.commits += 1
-            for partition, offset in event.offsets:
-                highest[partition] = max(offset, highest.get(partition, 0))
+            verdict.taken_back += known.add(event)
         elif isinstance(event, Assigned):
             for partition in event.partitions:
-                floors[event.member, partition] = highest.get(partition, 0)
+                floors[event.member, partition] = known.floor(partition)
         elif isinstance(event, Read):
             floor = floors.pop((event.member, event.partition), None)
             if floor is None:
@@ -208,14 +244,15 @@ def _check_starts(verdict: Verdict, events: Sequence[Event]) -> None:
                 )
 
 
-def _check_committed(verdict: Verdict, events: Sequence[Event], committed: Mapping[int, int]) -> None:
+def _check_committed(
+    verdict: Verdict, events: Sequence[Event], committed: Mapping[int, int], *, takes_back: bool
+) -> None:
     """The final committed offsets are not below any acknowledged commit."""
-    highest: dict[int, int] = {}
+    known = _Commits(takes_back)
     for event in events:
         if isinstance(event, Committed):
-            for partition, offset in event.offsets:
-                highest[partition] = max(offset, highest.get(partition, 0))
-    for partition, offset in highest.items():
+            known.add(event)
+    for partition, (_, offset) in known.last.items():
         if committed.get(partition, -1) < offset:
             found = committed.get(partition)
             now = "nothing is" if found is None else f"{found} is"
@@ -225,9 +262,9 @@ def _check_committed(verdict: Verdict, events: Sequence[Event], committed: Mappi
 # ---------------------------------------------------------------------------------------------- what the cluster holds
 
 
-def ends(bootstrap: Sequence[str], topic: str, partitions: int) -> dict[int, int]:
+def ends(client: Mapping[str, Any], topic: str, partitions: int) -> dict[int, int]:
     """The end offset of each partition."""
-    consumer = _consumer(bootstrap)
+    consumer = _consumer(client)
     try:
         return {
             partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), _ANSWER_S)[1]
@@ -237,11 +274,11 @@ def ends(bootstrap: Sequence[str], topic: str, partitions: int) -> dict[int, int
         consumer.close()
 
 
-def contents(bootstrap: Sequence[str], topic: str, partitions: int) -> dict[int, list[Stored]]:
+def contents(client: Mapping[str, Any], topic: str, partitions: int) -> dict[int, list[Stored]]:
     """All records by partition. Raises WaitTimedOut."""
-    wanted = ends(bootstrap, topic, partitions)
+    wanted = ends(client, topic, partitions)
     found: dict[int, list[Stored]] = {partition: [] for partition in wanted}
-    consumer = _consumer(bootstrap)
+    consumer = _consumer(client)
     deadline = time.monotonic() + _TIMEOUT_S
     try:
         consumer.assign([TopicPartition(topic, partition, 0) for partition in wanted])
@@ -262,9 +299,9 @@ def contents(bootstrap: Sequence[str], topic: str, partitions: int) -> dict[int,
     return found
 
 
-def committed(bootstrap: Sequence[str], group: str, topic: str, partitions: int) -> dict[int, int]:
+def committed(client: Mapping[str, Any], group: str, topic: str, partitions: int) -> dict[int, int]:
     """The committed offsets of a group by partition, without partitions that have none."""
-    consumer = _consumer(bootstrap, group)
+    consumer = _consumer(client, group)
     try:
         wanted = [TopicPartition(topic, partition) for partition in range(partitions)]
         return {each.partition: each.offset for each in consumer.committed(wanted, _ANSWER_S) if each.offset >= 0}
@@ -272,10 +309,8 @@ def committed(bootstrap: Sequence[str], group: str, topic: str, partitions: int)
         consumer.close()
 
 
-def _consumer(bootstrap: Sequence[str], group: str = "read-back") -> Consumer:
-    return Consumer(
-        {"bootstrap.servers": ",".join(bootstrap), "group.id": group, "enable.auto.commit": False, "log_level": 0}
-    )
+def _consumer(client: Mapping[str, Any], group: str = "read-back") -> Consumer:
+    return Consumer({**client, "group.id": group, "enable.auto.commit": False})
 
 
 # ---------------------------------------------------------------------------------------------- the replicas' files
@@ -298,7 +333,7 @@ def replica_findings(cluster: Cluster, topic: str, ends: Mapping[int, int], time
                 for partition, end in ends.items()
                 for finding in compare_replicas(
                     {
-                        number: cluster.nodes[number].folder / "data" / f"{topic}-{partition}"
+                        number: cluster.nodes[number].replica_folder(f"{topic}-{partition}")
                         for number in view.partitions[topic, partition].replicas
                     },
                     has_records=end > 0,

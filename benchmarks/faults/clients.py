@@ -5,9 +5,9 @@ and report commits to a callback; kafka-python does not report its last one, whi
 such callback, so its reader commits once a second with `commit_async`, and waits for the commit when partitions are
 revoked and at the end.
 
-`SETTINGS` holds everything that is set on a client beyond addresses, topic and group; reports print it. A broker that
-is paused or cut off says nothing, and as shipped the other two clients wait for half a minute or more before they ask
-another one. That is why the time-outs are shorter here.
+`SETTINGS` holds everything that is set on a client beyond addresses, topic, group and login; reports print it. A broker
+that is paused or cut off says nothing, and as shipped the other two clients wait for half a minute or more before they
+ask another one. That is why the time-outs are shorter here.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
+from benchmarks.faults.access import CONFLUENT, KAFKA_PYTHON, OURS, Access
+
 ANSWER_MS: Final = 2_000
 DELIVERY_MS: Final = 120_000
 SESSION_MS: Final = 10_000
@@ -25,7 +27,6 @@ COMMIT_MS: Final = 1_000
 FLUSH_S: Final = DELIVERY_MS / 1000 + 10
 CLOSE_S: Final = 5.0
 
-CONFLUENT, KAFKA_PYTHON, OURS = "confluent-kafka", "kafka-python", "penstock"
 SETTINGS: Final[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {
     CONFLUENT: {
         "producer": {
@@ -89,12 +90,14 @@ class Reader(Protocol):
 
 
 class ConfluentSender:
-    def __init__(self, bootstrap: Sequence[str], topic: str) -> None:
+    def __init__(self, bootstrap: Sequence[str], topic: str, access: Access) -> None:
         from confluent_kafka import Producer
 
         self.is_broken = False
         self._topic = topic
-        self._producer = Producer({"bootstrap.servers": ",".join(bootstrap), **SETTINGS[CONFLUENT]["producer"]})
+        self._producer = Producer(
+            {"bootstrap.servers": ",".join(bootstrap), **SETTINGS[CONFLUENT]["producer"], **access.options(CONFLUENT)}
+        )
 
     def send(self, partition: int, value: bytes, done: Done) -> None:
         def on_delivery(error: Any, message: Any) -> None:
@@ -114,7 +117,7 @@ class ConfluentSender:
 
 
 class ConfluentReader:
-    def __init__(self, bootstrap: Sequence[str], topic: str, group: str, on_assigned: OnAssigned,
+    def __init__(self, bootstrap: Sequence[str], topic: str, access: Access, group: str, on_assigned: OnAssigned,
                  on_committed: OnCommitted) -> None:  # fmt: skip
         from confluent_kafka import Consumer
 
@@ -130,7 +133,7 @@ class ConfluentReader:
         self._consumer = Consumer(
             {
                 "bootstrap.servers": ",".join(bootstrap), "group.id": group, "on_commit": committed,
-                **SETTINGS[CONFLUENT]["consumer"],
+                **SETTINGS[CONFLUENT]["consumer"], **access.options(CONFLUENT),
             }
         )  # fmt: skip
         self._consumer.subscribe([topic], on_assign=assigned)
@@ -153,12 +156,14 @@ class ConfluentReader:
 
 
 class KafkaPythonSender:
-    def __init__(self, bootstrap: Sequence[str], topic: str) -> None:
+    def __init__(self, bootstrap: Sequence[str], topic: str, access: Access) -> None:
         from kafka import KafkaProducer
 
         self.is_broken = False
         self._topic = topic
-        self._producer = KafkaProducer(bootstrap_servers=list(bootstrap), **SETTINGS[KAFKA_PYTHON]["producer"])
+        self._producer = KafkaProducer(
+            bootstrap_servers=list(bootstrap), **SETTINGS[KAFKA_PYTHON]["producer"], **access.options(KAFKA_PYTHON)
+        )
 
     def send(self, partition: int, value: bytes, done: Done) -> None:
         def failed(error: BaseException) -> None:
@@ -180,7 +185,7 @@ class KafkaPythonSender:
 
 
 class KafkaPythonReader:
-    def __init__(self, bootstrap: Sequence[str], topic: str, group: str, on_assigned: OnAssigned,
+    def __init__(self, bootstrap: Sequence[str], topic: str, access: Access, group: str, on_assigned: OnAssigned,
                  on_committed: OnCommitted) -> None:  # fmt: skip
         from kafka import ConsumerRebalanceListener, KafkaConsumer
 
@@ -200,7 +205,7 @@ class KafkaPythonReader:
         self._next: dict[int, int] = {}
         self._consumer = KafkaConsumer(
             bootstrap_servers=list(bootstrap), group_id=group, default_offset_commit_callback=committed,
-            **SETTINGS[KAFKA_PYTHON]["consumer"],
+            **SETTINGS[KAFKA_PYTHON]["consumer"], **access.options(KAFKA_PYTHON),
         )  # fmt: skip
         self._consumer.subscribe([topic], listener=Listener())
 
@@ -228,12 +233,14 @@ class KafkaPythonReader:
 
 
 class OurSender:
-    def __init__(self, bootstrap: Sequence[str], topic: str) -> None:
+    def __init__(self, bootstrap: Sequence[str], topic: str, access: Access) -> None:
         from penstock import Producer
 
         self.is_broken = False
         self._topic = topic
-        self._producer: Producer[bytes, bytes] = Producer(list(bootstrap), **SETTINGS[OURS]["producer"])
+        self._producer: Producer[bytes, bytes] = Producer(
+            list(bootstrap), **SETTINGS[OURS]["producer"], **access.options(OURS)
+        )
 
     def send(self, partition: int, value: bytes, done: Done) -> None:
         def ended(delivery: Any) -> None:
@@ -256,7 +263,7 @@ class OurSender:
 
 
 class OurReader:
-    def __init__(self, bootstrap: Sequence[str], topic: str, group: str, on_assigned: OnAssigned,
+    def __init__(self, bootstrap: Sequence[str], topic: str, access: Access, group: str, on_assigned: OnAssigned,
                  on_committed: OnCommitted) -> None:  # fmt: skip
         from penstock import Consumer
 
@@ -264,7 +271,11 @@ class OurReader:
         self._commit_at_s = time.monotonic() + COMMIT_MS / 1000
         self._is_closing = False
         self._consumer: Consumer[Any, Any] = Consumer(
-            topic, bootstrap_servers=list(bootstrap), group_id=group, **SETTINGS[OURS]["consumer"]
+            topic,
+            bootstrap_servers=list(bootstrap),
+            group_id=group,
+            **SETTINGS[OURS]["consumer"],
+            **access.options(OURS),
         )
         self._consumer.on_assign(lambda partitions: on_assigned([each.partition for each in partitions]))
         self._consumer.on_revoke(self._revoked)
@@ -307,12 +318,12 @@ def _known(offset: int | None) -> int:
     return -1 if offset is None else offset
 
 
-SENDERS: Final[dict[str, Callable[[Sequence[str], str], Sender]]] = {
+SENDERS: Final[dict[str, Callable[[Sequence[str], str, Access], Sender]]] = {
     CONFLUENT: ConfluentSender,
     KAFKA_PYTHON: KafkaPythonSender,
     OURS: OurSender,
 }
-READERS: Final[dict[str, Callable[[Sequence[str], str, str, OnAssigned, OnCommitted], Reader]]] = {
+READERS: Final[dict[str, Callable[[Sequence[str], str, Access, str, OnAssigned, OnCommitted], Reader]]] = {
     CONFLUENT: ConfluentReader,
     KAFKA_PYTHON: KafkaPythonReader,
     OURS: OurReader,

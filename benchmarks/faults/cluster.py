@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
-import socket
 import subprocess
 import time
 from abc import ABC, abstractmethod
@@ -25,19 +25,20 @@ from typing import Any, Final, Protocol
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from benchmarks.faults.access import CONFLUENT, PLAINTEXT, Access
 from benchmarks.faults.namespaces import Network, Place
+from benchmarks.peers.logins import ask
 from benchmarks.peers.servers import ServerFailed, process_cpu_s, request_frame
 from penstock.runtime.process import suspend
-from penstock.wire.errors import Frame, WireError
-from penstock.wire.framing import FrameReceiver, decode_response
-from penstock.wire.protocol import ApiKey, response_codec
+from penstock.security.scram import ScramError
+from penstock.wire.errors import WireError
+from penstock.wire.protocol import ApiKey
 from penstock.wire.schemas.api_versions import ApiVersionsRequest
 from penstock.wire.schemas.metadata import MetadataRequest, MetadataRequestTopic
 
 BROKERS: Final = 3
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 _ANSWER_S: Final = 1.0
-_MAX_ANSWER_BYTES: Final = 100 * 1024 * 1024
 _METADATA_VERSION: Final = 9
 _VERSIONS_VERSION: Final = 3
 _START_S: Final = 90.0
@@ -86,6 +87,17 @@ class Cluster(ABC):
         self.network = network
         self.folder = folder
         self.nodes: dict[int, Node] = {}
+        self.access = PLAINTEXT
+        """How the harness reaches it."""
+
+    def admit(self, client: str, topic: str, group: str) -> Access:
+        """How a client reaches it, which writes to the topic and reads it in the group."""
+        return PLAINTEXT
+
+    @property
+    def client(self) -> dict[str, Any]:
+        """Settings of confluent-kafka for the harness."""
+        return {"bootstrap.servers": ",".join(self.bootstrap), "log_level": 0, **self.access.options(CONFLUENT)}
 
     @property
     def keepers(self) -> Sequence[MetadataServer]:
@@ -153,7 +165,7 @@ class Cluster(ABC):
         for node in self.nodes.values():
             if node.is_running and not node.is_paused:
                 try:
-                    return view_of(node.place.address, node.port, topics)
+                    return node.view(topics)
                 except NoAnswer:
                     continue
         raise NoAnswer("no broker answers")
@@ -161,7 +173,7 @@ class Cluster(ABC):
     def agreed(self, topics: Sequence[str]) -> View | None:
         """The view that all brokers share; None if one does not answer or they differ."""
         try:
-            views = [view_of(node.place.address, node.port, topics) for node in self.nodes.values()]
+            views = [node.view(topics) for node in self.nodes.values()]
         except NoAnswer:
             return None
         first = views[0]
@@ -177,7 +189,7 @@ class Cluster(ABC):
 
     def make_topic(self, name: str, partitions: int, configs: Mapping[str, str], leader: int | None = None) -> None:
         """Creates a topic with a replica on every broker. With `leader`, that broker leads all partitions."""
-        admin = AdminClient({"bootstrap.servers": ",".join(self.bootstrap), "log_level": 0})
+        admin = AdminClient(self.client)
         if leader is None:
             topic = NewTopic(name, partitions, len(self.nodes), config=dict(configs))
         else:
@@ -187,7 +199,7 @@ class Cluster(ABC):
         until(lambda: self.is_whole([name]), f"topic {name} is there", _TIMEOUT_S)
 
     def delete_topic(self, name: str) -> None:
-        admin = AdminClient({"bootstrap.servers": ",".join(self.bootstrap), "log_level": 0})
+        admin = AdminClient(self.client)
         admin.delete_topics([name])[name].result(_TIMEOUT_S)
 
 
@@ -212,15 +224,29 @@ def until(is_so: Callable[[], bool], what: str, timeout_s: float) -> None:
 
 
 class Node:
-    """A broker's process, which can be started, stopped and paused repeatedly. `number` is its broker id."""
+    """A broker's process, which can be started, stopped and paused repeatedly. `number` is its broker id.
 
-    def __init__(self, number: int, command: Sequence[str], place: Place, port: int, folder: Path) -> None:
+    Its data is in `disks`, folders of its own; the last of several can fail.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        command: Sequence[str],
+        place: Place,
+        port: int,
+        folder: Path,
+        access: Access = PLAINTEXT,
+        disks: Sequence[Path] = (),
+    ) -> None:
         self.number = number
+        self._access = access
         self.place = place
         self.port = port
         self.folder = folder
         self.is_paused = False
         self.command = command
+        self.disks = tuple(disks) or (folder / "data",)
         self._output = folder / "output.txt"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -245,11 +271,15 @@ class Node:
         deadline = time.monotonic() + timeout_s
         while True:
             try:
-                return answers(self.place.address, self.port)
+                return answers(self.place.address, self.port, self._access)
             except NoAnswer as error:
                 if not self.is_running or time.monotonic() > deadline:
                     raise ServerFailed(f"broker {self.number} is not up ({error}): {self.output_tail()}") from None
                 time.sleep(_POLL_S)
+
+    def view(self, topics: Sequence[str], access: Access | None = None) -> View:
+        """How the broker sees these topics, by default as the harness may see them. Raises NoAnswer."""
+        return view_of(self.place.address, self.port, topics, access or self._access)
 
     def kill(self) -> None:
         """Kills the process (SIGKILL); the page cache stays."""
@@ -268,6 +298,32 @@ class Node:
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
         self.is_paused = False
+
+    # --- disks
+
+    def replica_folder(self, name: str) -> Path:
+        """Where the replica of a partition is, or would be."""
+        return next((disk / name for disk in self.disks if (disk / name).is_dir()), self.disks[0] / name)
+
+    def on_failing_disk(self, topic: str) -> set[int]:
+        """The partitions of a topic on the disk that can fail."""
+        return {int(each.name.rpartition("-")[2]) for each in self.disks[-1].glob(f"{topic}-*") if each.is_dir()}
+
+    def fail_disk(self) -> None:
+        """Takes the last disk away. The broker finds a file in its place."""
+        self.disks[-1].rename(self._pulled)
+        self.disks[-1].write_bytes(b"not a folder")
+
+    def replace_disk(self) -> None:
+        """Kills the process, and starts it with an empty disk in the place of the one that failed."""
+        self.kill()
+        self.disks[-1].unlink()
+        shutil.rmtree(self._pulled)
+        self.launch()
+
+    @property
+    def _pulled(self) -> Path:
+        return self.disks[-1].with_name(f"{self.disks[-1].name}-pulled")
 
     def cpu_s(self) -> float:
         """CPU time of all its threads since the start, user and system."""
@@ -347,17 +403,17 @@ class View:
         return [key for key, one in self.partitions.items() if one.leader == broker]
 
 
-def answers(host: str, port: int) -> None:
+def answers(host: str, port: int, access: Access = PLAINTEXT) -> None:
     """Raises NoAnswer if the broker does not answer a request."""
-    _ask(host, port, ApiKey.API_VERSIONS, _VERSIONS_VERSION, ApiVersionsRequest("faults", "1"))
+    _ask(access, host, port, ApiKey.API_VERSIONS, _VERSIONS_VERSION, ApiVersionsRequest("faults", "1"))
 
 
-def view_of(host: str, port: int, topics: Sequence[str]) -> View:
+def view_of(host: str, port: int, topics: Sequence[str], access: Access = PLAINTEXT) -> View:
     """How a broker sees these topics. Raises NoAnswer, also if it does not know one of them."""
     wanted = MetadataRequest(
         topics=[MetadataRequestTopic(name=topic) for topic in topics], allow_auto_topic_creation=False
     )
-    answer = _ask(host, port, ApiKey.METADATA, _METADATA_VERSION, wanted)
+    answer = _ask(access, host, port, ApiKey.METADATA, _METADATA_VERSION, wanted)
     for topic in answer.topics:
         if topic.error_code:
             raise NoAnswer(f"topic {topic.name}: error {topic.error_code}")
@@ -374,18 +430,9 @@ def view_of(host: str, port: int, topics: Sequence[str]) -> View:
     )
 
 
-def _ask(host: str, port: int, api: ApiKey, version: int, message: Any) -> Any:
-    receiver = FrameReceiver(_MAX_ANSWER_BYTES)
+def _ask(access: Access, host: str, port: int, api: ApiKey, version: int, message: Any) -> Any:
     try:
-        with socket.create_connection((host, port), _ANSWER_S) as client:
-            client.sendall(request_frame(api, version, message))
-            frames: list[Frame] = []
-            while not frames:
-                count = client.recv_into(receiver.get_buffer())
-                if not count:
-                    raise NoAnswer("it closed the connection")
-                frames = receiver.received(count)
-        _, position = decode_response(api, version, frames[0])
-        return response_codec(api, version).decode(frames[0], position)[0]
-    except (OSError, WireError) as error:
+        with access.connect(host, port, _ANSWER_S) as connection:
+            return ask(connection, api, version, request_frame(api, version, message))
+    except (OSError, WireError, ServerFailed, ScramError) as error:
         raise NoAnswer(str(error)) from error

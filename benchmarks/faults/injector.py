@@ -22,6 +22,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
+from benchmarks.faults.access import Access
 from benchmarks.faults.clients import CLOSE_S, FLUSH_S
 from benchmarks.faults.cluster import (
     OFFSETS_TOPIC,
@@ -63,6 +64,7 @@ class Kind(Enum):
     CUT_KEEPERS = "cut off from ZooKeeper"
     MUTE = "not heard by the others"
     STOP = "restarted"
+    DISK = "with a failed disk"
 
 
 class Target(Enum):
@@ -97,6 +99,12 @@ _KEEPER_CUTS: Final[tuple[Pair, ...]] = (
     (Kind.CUT_KEEPERS, Target.LEADER),
     (Kind.CUT_KEEPERS, Target.CONTROLLER),
 )
+DISKS: Final[tuple[Pair, ...]] = (
+    (Kind.DISK, Target.LEADER),
+    (Kind.DISK, Target.FOLLOWER),
+    (Kind.DISK, Target.CONTROLLER),
+)
+"""For brokers with several disks."""
 _ROUGH: Final[tuple[Pair, ...]] = ((Kind.KILL, Target.ALL), (Kind.PAUSE, Target.ALL))
 
 
@@ -248,6 +256,9 @@ class Injector:
                     raise WaitTimedOut(f"no {fault.target.value} found: {error}\n{self.diagnosis()}") from None
                 time.sleep(_RETRY_S)
         led = [partition for node in found if isinstance(node, Node) for partition in self._led_by(node)]
+        if fault.kind is Kind.DISK:
+            lost = {each for node in found if isinstance(node, Node) for each in node.on_failing_disk(self._topic)}
+            led = [partition for partition in led if partition in lost]
         return found, tuple(sorted(led))
 
     def _find(self, fault: Fault) -> Sequence[Node | MetadataServer]:
@@ -271,6 +282,23 @@ class Injector:
 
     # --- faults
 
+    def _fail_disk(self, node: Node) -> None:
+        """Fails a disk and waits until its replicas have left their ISRs. The broker stays. Raises ServerFailed."""
+        lost = node.on_failing_disk(self._topic)
+        node.fail_disk()
+
+        def is_noticed() -> bool:
+            if not node.is_running:
+                raise ServerFailed(f"broker {node.number} left when one of its disks failed: {node.output_tail()}")
+            try:
+                view = node.view([self._topic])
+            except NoAnswer:
+                return False
+            return not any(node.number in view.partitions[self._topic, partition].insync for partition in lost)
+
+        if lost:
+            until(is_noticed, f"the replicas on the disk of broker {node.number} have left their ISRs", _RECOVERY_S)
+
     def _begin(self, kind: Kind, victim: Node | MetadataServer) -> None:
         network, nodes = self._cluster.network, self._cluster.nodes.values()
         peers = [node.place for node in nodes if node is not victim]
@@ -279,6 +307,8 @@ class Injector:
             victim.kill()
         elif kind is Kind.PAUSE:
             victim.pause()
+        elif kind is Kind.DISK and isinstance(victim, Node):
+            self._fail_disk(victim)
         elif kind is Kind.CUT:
             network.cut(victim.place, None)
         elif kind is Kind.CUT_PEERS:
@@ -293,6 +323,8 @@ class Injector:
             victim.launch()
         elif kind is Kind.PAUSE:
             victim.resume()
+        elif kind is Kind.DISK and isinstance(victim, Node):
+            victim.replace_disk()
         else:
             self._cluster.network.heal()
 
@@ -345,13 +377,13 @@ class Load:
 
 @contextmanager
 def loaded(
-    clients: Sequence[str], folder: Path, bootstrap: Sequence[str], topic: str, partitions: int, rate: float
+    clients: Mapping[str, Access], folder: Path, bootstrap: Sequence[str], topic: str, partitions: int, rate: float
 ) -> Iterator[Load]:
     """Runs the clients inside the block, each at this rate in records/s."""
     workers: list[Worker] = []
     try:
-        for client in clients:
-            workers.append(Worker(client, folder, bootstrap, topic, partitions, rate))  # noqa: PERF401 - ended if one fails
+        for client, access in clients.items():
+            workers.append(Worker(client, access, folder, bootstrap, topic, partitions, rate))
         for worker in workers:
             worker.wait_until_ready()
         yield Load(workers)
@@ -363,8 +395,8 @@ def loaded(
 class Worker:
     """A client's process. Its progress is read from its journal."""
 
-    def __init__(self, client: str, folder: Path, bootstrap: Sequence[str], topic: str, partitions: int,
-                 rate: float) -> None:  # fmt: skip
+    def __init__(self, client: str, access: Access, folder: Path, bootstrap: Sequence[str], topic: str,
+                 partitions: int, rate: float) -> None:  # fmt: skip
         self.client = client
         self._partitions = partitions
         self._tail = Tail(folder / f"{client}.journal")
@@ -372,7 +404,10 @@ class Worker:
         # Per partition: when the newest acknowledged record was sent, and the offsets that the group has read.
         self.acked_sent_s = [0.0] * partitions
         self.seen: list[set[int]] = [set() for _ in range(partitions)]
-        arguments = [client, str(folder / f"{client}.journal"), topic, partitions, rate, _MEMBERS, *bootstrap]
+        # Not on the command line, which everybody can read.
+        login = folder / f"{client}.login"
+        access.save(login)
+        arguments = [client, folder / f"{client}.journal", topic, partitions, rate, _MEMBERS, login, *bootstrap]
         with self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _WORKER, *map(str, arguments)],
@@ -441,7 +476,9 @@ class Worker:
         if output is None:
             raise ServerFailed(f"{self.client} has no output")
         # One line per word, so no earlier line is left in the buffer.
-        if not select.select([output], [], [], timeout_s)[0]:
+        poll = select.poll()
+        poll.register(output, select.POLLIN)
+        if not poll.poll(timeout_s * 1_000):
             raise WaitTimedOut(f"{self.client} did not print {word} within {timeout_s:.0f} s")
         if output.readline().strip() != word:
             raise ServerFailed(f"{self.client} did not print {word}: {self._errors.read_text()[-2000:]}")

@@ -12,7 +12,7 @@ One line per event, in order, with times of the monotonic clock that all process
 written. The client sends at a steady pace to every partition and reads all in a group; the last member is closed and
 reopened every few seconds. On standard input, `flush` ends the sending and `end` everything.
 
-    main([CLIENT, JOURNAL, TOPIC, PARTITIONS, RATE, MEMBERS, BOOTSTRAP, ...])
+    main([CLIENT, JOURNAL, TOPIC, PARTITIONS, RATE, MEMBERS, LOGIN, BOOTSTRAP, ...])
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pathlib import Path
 from sys import intern
 from typing import Final, NamedTuple, TextIO
 
+from benchmarks.faults.access import Access
 from benchmarks.faults.clients import READERS, SENDERS, Reader, Sender, group_of
 
 VALUE_BYTES: Final = 100
@@ -42,7 +43,8 @@ _REOPEN_S: Final = 12.0
 
 
 def main(arguments: Sequence[str]) -> None:
-    client, path, topic, partitions, rate, members, *bootstrap = arguments
+    client, path, topic, partitions, rate, members, login, *bootstrap = arguments
+    access = Access.load(Path(login))
     journal = Journal(Path(path))
     is_over = threading.Event()
 
@@ -52,9 +54,9 @@ def main(arguments: Sequence[str]) -> None:
 
     writing = threading.Thread(target=keep_writing, daemon=True)
     writing.start()
-    sending = Sending(client, journal, bootstrap, topic, int(partitions), float(rate))
+    sending = Sending(client, journal, bootstrap, topic, access, int(partitions), float(rate))
     readings = [
-        Reading(client, number, journal, bootstrap, topic, is_reopened=0 < number == int(members) - 1)
+        Reading(client, number, journal, bootstrap, topic, access, is_reopened=0 < number == int(members) - 1)
         for number in range(int(members))
     ]
     for thread in (sending, *readings):
@@ -78,12 +80,12 @@ def main(arguments: Sequence[str]) -> None:
 class Sending(threading.Thread):
     """Sends to each partition in turn. A broken sender is replaced by one with a new name."""
 
-    def __init__(self, client: str, journal: Journal, bootstrap: Sequence[str], topic: str, partitions: int,
-                 rate: float) -> None:  # fmt: skip
+    def __init__(self, client: str, journal: Journal, bootstrap: Sequence[str], topic: str, access: Access,
+                 partitions: int, rate: float) -> None:  # fmt: skip
         super().__init__(daemon=True)
         self._client = client
         self._journal = journal
-        self._servers, self._topic = bootstrap, topic
+        self._servers, self._topic, self._access = bootstrap, topic, access
         self._partitions = partitions
         self._period_s = partitions / rate
         self._is_ending = threading.Event()
@@ -92,7 +94,7 @@ class Sending(threading.Thread):
 
     def _open(self) -> None:
         self.name = f"{self._client}.{self._incarnation}"
-        self._sender: Sender = SENDERS[self._client](self._servers, self._topic)
+        self._sender: Sender = SENDERS[self._client](self._servers, self._topic, self._access)
         self._next = [0] * self._partitions
         self._in_flight = [0] * self._partitions
 
@@ -147,12 +149,12 @@ class Sending(threading.Thread):
 class Reading(threading.Thread):
     """A member of the client's group. Errors are written to the journal."""
 
-    def __init__(self, client: str, member: int, journal: Journal, bootstrap: Sequence[str], topic: str, *,
-                 is_reopened: bool) -> None:  # fmt: skip
+    def __init__(self, client: str, member: int, journal: Journal, bootstrap: Sequence[str], topic: str,
+                 access: Access, *, is_reopened: bool) -> None:  # fmt: skip
         super().__init__(daemon=True)
         self._client, self._member = client, member
         self._journal = journal
-        self._servers, self._topic = bootstrap, topic
+        self._servers, self._topic, self._access = bootstrap, topic, access
         self._is_reopened = is_reopened
         self._is_ending = threading.Event()
 
@@ -178,7 +180,7 @@ class Reading(threading.Thread):
     def _opened(self) -> Reader:
         journal, member = self._journal, self._member
         return READERS[self._client](
-            self._servers, self._topic, group_of(self._client),
+            self._servers, self._topic, self._access, group_of(self._client),
             lambda some: journal.assigned(member, some), lambda offsets: journal.committed(member, offsets),
         )  # fmt: skip
 

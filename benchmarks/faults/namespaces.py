@@ -2,8 +2,9 @@
 
 A `Place` has an address; a process that is started inside it listens there. `Loopback` puts all on 127.0.0.1, where
 nothing can be cut. `Namespaces` gives each a network namespace, joined by a bridge: a cut drops packets, as a broken
-switch does, and connections stay open and silent. A user namespace is the only privilege needed; `in_a_namespace` says
-how to start the program in one, or why it is impossible here.
+switch does, and connections stay open and silent. `Hosts` puts the servers with the same number into one namespace: a
+broker and a ZooKeeper per host, with the latency and loss of a network. A user namespace is the only privilege needed;
+`in_a_namespace` says how to start the program in one, or why it is impossible here.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _INSIDE: Final = "PENSTOCK_FAULTS_NAMESPACE"
 _NEEDED: Final = ("unshare", "ip")
 _BRIDGE: Final = "faults"
 _SUBNET: Final = "10.77.0"
-_GATEWAY: Final = f"{_SUBNET}.1"
+GATEWAY: Final = f"{_SUBNET}.1"
 _FIRST_HOST: Final = 11
 _FIRST_PORT: Final = 9092
 _COMMAND_S: Final = 10
@@ -113,6 +114,7 @@ class NamespacePlace:
         self.name = name
         self.address = f"{_SUBNET}.{_FIRST_HOST + number}"
         self.port_of_bridge = f"h{number}"
+        self._next_port = _FIRST_PORT
         self._home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
         _call("unshare", _CLONE_NEWNET)
         try:
@@ -127,7 +129,8 @@ class NamespacePlace:
             _ip("link set eth0 up")
 
     def ports(self, count: int) -> list[int]:
-        return [_FIRST_PORT + number for number in range(count)]
+        self._next_port += count
+        return list(range(self._next_port - count, self._next_port))
 
     @contextmanager
     def enter(self) -> Iterator[None]:
@@ -149,7 +152,7 @@ class Namespaces:
         self._routes_lost: list[tuple[NamespacePlace, str]] = []
         _ip("link set lo up")
         _ip(f"link add {_BRIDGE} type bridge")
-        _ip(f"addr add {_GATEWAY}/24 dev {_BRIDGE}")
+        _ip(f"addr add {GATEWAY}/24 dev {_BRIDGE}")
         _ip(f"link set {_BRIDGE} up")
 
     def place(self, name: str) -> NamespacePlace:
@@ -163,8 +166,9 @@ class Namespaces:
             _ip(f"link set {own.port_of_bridge} down")
             self._ports_down.append(own)
             return
-        away = [self._own(other) for other in others] if others is not None else self._others(own)
-        for other in away:
+        # Several servers may be in one place, also in that of the victim, which still reaches itself.
+        chosen = [self._own(other) for other in others] if others is not None else self._others(own)
+        for other in {id(each): each for each in chosen if each is not own}.values():
             self._drop(own, other.address)
             if direction is Direction.BOTH:
                 self._drop(other, own.address)
@@ -187,6 +191,40 @@ class Namespaces:
 
     def _own(self, place: Place) -> NamespacePlace:
         return next(each for each in self._places if each is place)
+
+
+class Hosts(Namespaces):
+    """Servers whose names end with the same number, such as zookeeper-2 and penstock-2, are on one host.
+
+    The program itself, and the clients that it starts, are on another.
+    """
+
+    def __init__(self, delay_ms: float = 0.0, loss_percent: float = 0.0) -> None:
+        """Packets to a host take `delay_ms` longer, and that many are lost, where the kernel can do that."""
+        super().__init__()
+        self._hosts: dict[str, NamespacePlace] = {}
+        self._netem = f"netem delay {delay_ms}ms loss {loss_percent}%" if delay_ms or loss_percent else ""
+        self._unshaped = "" if shutil.which("tc") is not None else "`tc` is missing: install iproute2"
+
+    def describe(self) -> str:
+        """What is between the hosts, in a sentence."""
+        if not self._netem:
+            return "Each host is a network namespace, without added latency or loss."
+        if self._unshaped:
+            return f"Each host is a network namespace, without added latency or loss: {self._unshaped}."
+        return f"Each host is a network namespace; packets to it have `tc qdisc ... {self._netem}`."
+
+    def place(self, name: str) -> NamespacePlace:
+        number = name.rpartition("-")[2]
+        host = self._hosts.get(number)
+        if host is None:
+            host = self._hosts[number] = super().place(f"host-{number}")
+            if self._netem and not self._unshaped:
+                added = ["tc", "qdisc", "add", "dev", host.port_of_bridge, "root", *self._netem.split()]
+                done = subprocess.run(added, capture_output=True, text=True, timeout=_COMMAND_S)
+                if done.returncode:
+                    self._unshaped = f"`{' '.join(added[:2])}` failed ({done.stderr.strip()})"
+        return host
 
 
 def _is_free(port: int) -> bool:

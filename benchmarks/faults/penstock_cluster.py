@@ -6,6 +6,7 @@ of the cluster and for addresses and folders. `settings()` reads all of them fro
 
 from __future__ import annotations
 
+import secrets
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
@@ -13,11 +14,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from benchmarks.faults.access import MECHANISM, OURS, PROTOCOL, Access
 from benchmarks.faults.cluster import BROKERS, Cluster, NoAnswer, Node, settings_without, until
 from benchmarks.faults.namespaces import Network, Place
 from benchmarks.peers.servers import ServerFailed, process_cpu_s
+from penstock import Admin
+from penstock.cli.security.security import SecurityFolder
 from penstock.cluster.tree.zookeeper.ensemble import Condition
 from penstock.cluster.tree.zookeeper.server import Member, ServerSettings, ZooKeeperProcess
+from penstock.security.acls import AclBinding, AclEntry, Operation, Permission, ResourcePattern, ResourceType
 
 _KEEPERS: Final = 3
 _HEALTH_S: Final = 0.5
@@ -33,9 +38,18 @@ PROMPT: Final[Mapping[str, str]] = MappingProxyType(
 )
 _START: Final = (sys.executable, "-m", "penstock", "server", "start")
 _SET: Final = "--set"
+# A failed disk is found by the next checkpoint: the file in its place fails no write to a file that is open.
+WITH_DISKS: Final[Mapping[str, str]] = MappingProxyType(
+    {**PROMPT, "replica.high.watermark.checkpoint.interval.ms": "200"}
+)
 PROMPT_TICK_MS: Final = 500  # allows sessions of one second
 # Settings that place a server, which differ by server.
-_PLACE: Final = ("zookeeper.connect", "broker.id", "--data-dir", "--listen", "--http-port")
+_DATA: Final = "--data-dir"
+_PLACE: Final = ("zookeeper.connect", "broker.id", _DATA, "--listen", "--http-port")
+_SECURE_PLACE: Final = (
+    *("listeners" if name == "--listen" else name for name in _PLACE), "advertised.listeners", "--config",
+)  # fmt: skip
+_ANY_PORT: Final = 9093  # each broker has its own
 _ZOOKEEPER_PLACE: Final = ("data_dir", "port", "host", "server_id", "members")
 
 
@@ -83,22 +97,64 @@ class PenstockCluster(Cluster):
     kind = "penstock"
 
     def __init__(
-        self, network: Network, folder: Path, settings: Mapping[str, str] = PROMPT, tick_ms: int | None = PROMPT_TICK_MS
+        self,
+        network: Network,
+        folder: Path,
+        settings: Mapping[str, str] = PROMPT,
+        tick_ms: int | None = PROMPT_TICK_MS,
+        *,
+        is_secure: bool = False,
+        disks: int = 1,
     ) -> None:
-        """`tick_ms` is the ZooKeepers'; None leaves it as shipped."""
+        """`tick_ms` is the ZooKeepers'; None leaves it as shipped. A broker has as many data folders as `disks`.
+
+        With `is_secure` the brokers have what `penstock security init` makes: TLS and logins for clients and between
+        brokers, and ACLs. The harness is the admin.
+        """
         super().__init__(network, folder)
         self._zookeepers = _ensemble(network, folder, tick_ms)
         connect = ",".join(server.connect for server in self._zookeepers)
-        for number in range(1, BROKERS + 1):
-            self.nodes[number] = _broker(number, network, folder, connect, settings)
+        places = {number: network.place(f"penstock-{number}") for number in range(1, BROKERS + 1)}
+        config: Path | None = None
+        if is_secure:
+            made = SecurityFolder(folder / "security")
+            made.create(tuple(dict.fromkeys(place.address for place in places.values())), _ANY_PORT)
+            config = made.server_properties
+            self.access = Access(made.user, made.password.read_text().strip(), str(made.authority))
+        for number, place in places.items():
+            told = {"zookeeper.connect": connect, "broker.id": str(number), **settings}
+            self.nodes[number] = _broker(number, place, folder, told, config, self.access, disks)
 
     @property
     def keepers(self) -> Sequence[ZooKeeper]:
         return self._zookeepers
 
+    def admit(self, client: str, topic: str, group: str) -> Access:
+        """In a secure cluster, a new user with ACLs for the topic and the group; all brokers know both."""
+        if not self.access.authority:
+            return super().admit(client, topic, group)
+        access = replace(self.access, username=f"user-{client}", password=secrets.token_urlsafe())
+        with Admin(self.bootstrap, **self.access.options(OURS)) as admin:
+            admin.set_password(access.username, access.password, mechanism=MECHANISM)
+            failed = [error for error in admin.create_acls(_acls(access.username, topic, group)).values() if error]
+        if failed:
+            raise ServerFailed(f"the ACLs of {access.username} are rejected: {failed[0]}")
+        until(lambda: self._is_known(access, topic), f"all brokers know {access.username}", _PATIENCE_S)
+        return access
+
+    def _is_known(self, access: Access, topic: str) -> bool:
+        try:
+            for node in self.nodes.values():
+                node.view([topic], access)
+        except NoAnswer:
+            return False
+        return True
+
     def settings(self) -> dict[str, Mapping[str, str]]:
+        place = _SECURE_PLACE if self.access.authority else _PLACE
+        security = {"--config": "what `penstock security init` writes"} if self.access.authority else {}
         return {
-            "brokers": settings_without(_options(self.nodes[1].command), _PLACE),
+            "brokers": {**security, **settings_without(_options(self.nodes[1].command), place)},
             "ZooKeepers": _changed(self._zookeepers[0].settings),
         }
 
@@ -112,7 +168,7 @@ class PenstockCluster(Cluster):
     def controller(self) -> int:
         known = self.view([]).controller
         if known not in self.nodes:
-            raise NoAnswer("nobody is the controller")
+            raise NoAnswer("there is no controller")
         return known
 
     def leading_keeper(self) -> ZooKeeper:
@@ -135,18 +191,42 @@ def _ensemble(network: Network, folder: Path, tick_ms: int | None) -> list[ZooKe
     return servers
 
 
-def _broker(number: int, network: Network, folder: Path, connect: str, settings: Mapping[str, str]) -> Node:
-    place = network.place(f"penstock-{number}")
+def _broker(
+    number: int,
+    place: Place,
+    folder: Path,
+    settings: Mapping[str, str],
+    config: Path | None,
+    access: Access,
+    disks: int,
+) -> Node:
     port, http_port = place.ports(2)
     own = folder / f"penstock-{number}"
     own.mkdir(parents=True)
-    told = {"zookeeper.connect": connect, "broker.id": str(number), **settings}
+    listen = ["--listen", f"{place.address}:{port}"]
+    if config is not None:
+        # Passwords stay in the file: command lines can be read by everyone.
+        listener = f"{PROTOCOL}://{place.address}:{port}"
+        listen = ["--config", str(config), _SET, f"listeners={listener}", _SET, f"advertised.listeners={listener}"]
+    data = [own / ("data" if disk == 0 else f"data-{disk + 1}") for disk in range(disks)]
     command = [
-        *_START, "--data-dir", str(own / "data"),
-        "--listen", f"{place.address}:{port}", "--http-port", str(http_port),
-        *(part for name, value in told.items() for part in (_SET, f"{name}={value}")),
+        *_START, *(part for each in data for part in (_DATA, str(each))), *listen, "--http-port", str(http_port),
+        *(part for name, value in settings.items() for part in (_SET, f"{name}={value}")),
     ]  # fmt: skip
-    return Node(number, command, place, port, own)
+    return Node(number, command, place, port, own, access, data)
+
+
+def _acls(user: str, topic: str, group: str) -> list[AclBinding]:
+    """Writing to and reading from the topic, in the group."""
+    needed = (
+        (ResourceType.TOPIC, topic, Operation.WRITE),
+        (ResourceType.TOPIC, topic, Operation.READ),
+        (ResourceType.GROUP, group, Operation.READ),
+    )
+    return [
+        AclBinding(ResourcePattern(kind, name), AclEntry(f"User:{user}", "*", operation, Permission.ALLOW))
+        for kind, name, operation in needed
+    ]
 
 
 def _options(command: Sequence[str]) -> dict[str, str]:

@@ -24,6 +24,11 @@ PAGE_CACHE: Final = (
     "A killed process (SIGKILL) leaves the page cache intact: what it wrote is there when it returns, synced or not. "
     "What a loss of power does is tested by the simulator (`make simulate`), not by this run."
 )
+DISKS: Final = (
+    "A disk fails: its folder is taken away, and a file is in its place. After the fault, the broker is killed and "
+    "started with an empty folder there. The gaps of a leader are those of partitions that it led on that disk; the "
+    "others contain the restart."
+)
 _GAPS: Final = "Longest gap in acknowledgements, by fault"
 _SEEN: Final = "What the clients saw"
 _MOST_TEXTS: Final = 8
@@ -49,6 +54,7 @@ _COLOURS: Final = {
     Kind.CUT_KEEPERS: "#4c9a8f",
     Kind.MUTE: "#c47ca8",
     Kind.STOP: "#5b8fb9",
+    Kind.DISK: "#7a8c3c",
 }
 
 # ---------------------------------------------------------------------------------------------- rows
@@ -102,6 +108,7 @@ def client_rows(outcome: Outcome) -> list[Row]:
         ("records read", lambda each: each.read, some),
         ("read again after a rebalance", lambda each: each.read_again, some),
         ("commits acknowledged", lambda each: each.commits, some),
+        ("of them below an earlier one of the same member", lambda each: each.taken_back, some),
         ("starts compared with the commits before them", lambda each: each.starts, some),
         ("errors told to readers", lambda each: sum(each.errors.values()), strict),
         ("findings", lambda each: sum(each.wrong.values()), none),
@@ -145,7 +152,8 @@ def verdict(outcome: Outcome) -> str:
 
 
 def notes(outcome: Outcome) -> list[str]:
-    return [verdict(outcome), PAGE_CACHE, *differences(outcome.settings)]
+    disks = [DISKS] if any(each.fault.kind is Kind.DISK for each in outcome.happened) else []
+    return [verdict(outcome), PAGE_CACHE, *disks, *differences(outcome.settings)]
 
 
 def differences(settings: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -24,6 +24,8 @@ from benchmarks.faults.load import Acked, Event
 
 # Kafka's recommendation for three replicas, of which one may be down.
 CONFIGS: Final = {"min.insync.replicas": "2"}
+TAKE_BACK: Final = frozenset({"confluent-kafka"})
+"""librdkafka repeats a commit that was not answered in time, after it has committed more."""
 _WARM_UP_S: Final = 60.0
 _READ_S: Final = 120.0
 _BETWEEN_RESTARTS_S: Final = 2.0
@@ -81,7 +83,8 @@ def run(cluster: Cluster, plan: Plan, folder: Path, say: Say) -> Outcome:
     """Runs a plan. Raises WaitTimedOut if the cluster does not recover, ServerFailed if a process ends."""
     say(f"topic with {plan.partitions} partitions; {', '.join(plan.clients)}: {plan.rate:.0f} records/s each")
     cluster.make_topic(plan.topic, plan.partitions, CONFIGS)
-    with loaded(plan.clients, folder, cluster.bootstrap, plan.topic, plan.partitions, plan.rate) as load:
+    clients = {client: cluster.admit(client, plan.topic, group_of(client)) for client in plan.clients}
+    with loaded(clients, folder, cluster.bootstrap, plan.topic, plan.partitions, plan.rate) as load:
         injector = Injector(cluster, plan.topic, load, say, is_rough=plan.is_rough, outlasts=plan.outlasts)
         load.wait_for_progress(_WARM_UP_S)
         injector.wait_until_whole()
@@ -113,7 +116,7 @@ def _roll(cluster: Cluster, plan: Plan, injector: Injector) -> list[InjectedFaul
 
 
 def _end(cluster: Cluster, plan: Plan, load: Load, say: Say) -> None:
-    late = load.wait_until_read(checks.ends(cluster.bootstrap, plan.topic, plan.partitions), _READ_S)
+    late = load.wait_until_read(checks.ends(cluster.client, plan.topic, plan.partitions), _READ_S)
     if late:
         say(f"the groups of {', '.join(late)} have not read everything after {_READ_S:.0f} s")
     load.end()
@@ -122,17 +125,20 @@ def _end(cluster: Cluster, plan: Plan, load: Load, say: Say) -> None:
 def _judged(cluster: Cluster, plan: Plan, happened: Sequence[InjectedFault], events: dict[str, list[Event]],
             began_s: float, ended_s: float, say: Callable[[str], None]) -> Outcome:  # fmt: skip
     say("reading the log back")
-    contents = checks.contents(cluster.bootstrap, plan.topic, plan.partitions)
+    contents = checks.contents(cluster.client, plan.topic, plan.partitions)
     ends = {partition: len(records) for partition, records in contents.items()}
     committed = {
-        client: checks.committed(cluster.bootstrap, group_of(client), plan.topic, plan.partitions) for client in events
+        client: checks.committed(cluster.client, group_of(client), plan.topic, plan.partitions) for client in events
     }
     return Outcome(
         plan=plan,
         kind=cluster.kind,
         happened=happened,
         contents=check_contents(contents),
-        clients={client: check_client(each, contents, committed[client]) for client, each in events.items()},
+        clients={
+            client: check_client(each, contents, committed[client], takes_back=client in TAKE_BACK)
+            for client, each in events.items()
+        },
         gaps=gaps(happened, events),
         replica_findings=checks.replica_findings(cluster, plan.topic, ends),
         acked_s={

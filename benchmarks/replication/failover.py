@@ -21,8 +21,8 @@ from typing import Any, Final, Protocol
 
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
-from benchmarks.faults.clients import CONFLUENT
-from benchmarks.faults.clients import OURS as OUR_CLIENT
+from benchmarks.faults.access import CONFLUENT
+from benchmarks.faults.access import OURS as OUR_CLIENT
 from benchmarks.faults.cluster import Cluster, NoAnswer, Node, WaitTimedOut, until, view_of
 from benchmarks.peers.servers import ServerFailed
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.faults.clients import CONFLUENT
-from benchmarks.faults.clients import OURS as OUR_CLIENT
+from benchmarks.faults.access import CONFLUENT
+from benchmarks.faults.access import OURS as OUR_CLIENT
 from benchmarks.faults.cluster import Cluster, NoAnswer
 from benchmarks.faults.kafka_cluster import KafkaCluster
 from benchmarks.faults.namespaces import Network

@@ -2,7 +2,7 @@
 
 Contenders take turns in rounds, of queries and of micro-batches alike; only one query runs at a time. The first round
 warms the JVM and does not count, medians of the others do. The ceiling is measured in the same rounds. On our broker
-everything is measured; on Apache Kafka the plain topics and the micro-batches.
+everything is measured; on Apache Kafka the plain topics, the micro-batches and the sinks.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from benchmarks.peers import kafka, ours
 from benchmarks.peers.servers import Server
 from benchmarks.results import Recording, Row
 from benchmarks.spark.workloads import (
+    AT_LEAST_ONCE,
     CEILING,
     CPU_GOAL,
+    EXACTLY_ONCE,
     MICRO_BATCHES,
     OURS,
     STOCK,
@@ -36,12 +38,16 @@ from benchmarks.spark.workloads import (
     commit_row,
     fill,
     rate_rows,
+    sink_rows,
 )
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _SUM_GOALS: Final = {100: 2.5, 1000: 2.0}
 _PARQUET_GOALS: Final = {100: 1.7, 1000: 1.4}
 _STREAM_GOALS: Final = {100: 1.0, 1000: 1.0}
+# Of the same sink at least once: records per second, and the time of a micro-batch.
+_SINK_GOAL: Final = 0.8
+_SINK_BATCH_GOAL: Final = 1.25
 _PARTITIONS: Final = (1, 4, 16)
 _LOAD_BYTES: Final = 200
 _BROKERS: Final = {ours.NAME: "our broker", kafka.NAME: "Apache Kafka 4.3"}
@@ -49,6 +55,7 @@ _NOTES: Final = (
     "One Spark session on two cores, topics of 4 partitions unless a row says otherwise. CPU is that of the JVM and "
     "its Python workers.",
     "The ceiling is a data source of the Python API that yields ready Arrow batches: no source of that API is faster.",
+    "Sinks write what our source reads into a new topic of 4 partitions.",
     "A load commits to a Delta table exactly once and sets aside what it cannot decode; the job of the stock connector "
     "beside it decodes by from_json and writes bare Parquet.",
 )
@@ -165,6 +172,30 @@ class Measurement:
             ]
         return rows
 
+    def sinks(self) -> list[Row]:
+        """Into topics: exactly once beside at least once, and beside the stock connector."""
+        sinks = [EXACTLY_ONCE, AT_LEAST_ONCE, *([STOCK] if STOCK in self._contenders else [])]
+        title, rows = f"Into topics, {self._broker}", list[Row]()
+        for size in self._options.bytes:
+            topic = self._fill(Content(size))
+            for what, work in (
+                ("batch into a topic", self._bench.to_topic),
+                ("stream into a topic, available now", self._bench.stream_to_topic),
+            ):
+                self._told(f"{what}, {topic.content}")
+                outcomes = rounds(work, sinks, topic, self._options.rounds)
+                rows += rate_rows(title, what, topic, outcomes, _SINK_GOAL)
+        few = fill(self._server.address, Content(100), 1)
+        self._told("micro-batches into a topic")
+        outcomes = rounds(
+            lambda one, some: self._bench.micro_batches_to_topic(one, some, self._options.batches),
+            sinks,
+            few,
+            self._options.rounds,
+        )
+        rows += batch_rows(title, f"micro-batch into a topic, {few.content}", outcomes, _SINK_BATCH_GOAL)
+        return sink_rows(rows)
+
     def scaling(self) -> list[Row]:
         """The same records in few partitions and in many."""
         rows: list[Row] = []
@@ -212,6 +243,8 @@ def measure(
         rows = measurement.contents(contents_of(options, is_ours=is_ours))
         if not options.without_latency:
             rows += measurement.latency()
+        if not options.without_sinks:
+            rows += measurement.sinks()
         if is_ours and not options.without_scaling:
             rows += measurement.scaling()
         if is_ours and not options.without_tables:
@@ -233,6 +266,7 @@ def options_parser(*, is_quick: bool) -> argparse.ArgumentParser:
     parser.add_argument("--ours-only", action="store_true", help="our broker alone, without Apache Kafka 4.3")
     parser.add_argument("--plain-only", action="store_true", help="neither compressed topics nor keys and headers")
     parser.add_argument("--without-latency", action="store_true")
+    parser.add_argument("--without-sinks", action="store_true")
     parser.add_argument("--without-scaling", action="store_true")
     parser.add_argument("--without-tables", action="store_true")
     parser.add_argument("--rounds", type=int, default=3)

@@ -15,6 +15,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -123,6 +124,9 @@ class Contender(NamedTuple):
 OURS: Final = Contender("Penstock", "penstock")
 STOCK: Final = Contender("stock connector", "kafka")
 CEILING: Final = Contender("ceiling", "ceiling")
+# Sinks. Each writes what our source reads.
+EXACTLY_ONCE: Final = Contender("exactly once", "penstock")
+AT_LEAST_ONCE: Final = Contender("at least once", "penstock")
 
 
 class Outcome(NamedTuple):
@@ -202,6 +206,54 @@ class Bench:
             shutil.rmtree(folder, ignore_errors=True)
         return outcome
 
+    def _sink_options(self, contender: Contender, target: str) -> dict[str, str]:
+        delivery = {"penstock.delivery": "exactly-once"} if contender is EXACTLY_ONCE else {}
+        return {"kafka.bootstrap.servers": self._address, "topic": target, **delivery}
+
+    def to_topic(self, contender: Contender, topic: Topic) -> Outcome:
+        """A batch write of the whole topic into a new one."""
+        target = self._new_topic(topic)
+
+        def work() -> None:
+            frame = self._frame(OURS, topic).select("key", "value")
+            frame.write.format(contender.format).options(**self._sink_options(contender, target)).mode("append").save()
+
+        outcome = self.timed(work)
+        self._require_committed(contender, topic, target)
+        return outcome
+
+    def stream_to_topic(self, contender: Contender, topic: Topic) -> Outcome:
+        target, folder = self._new_topic(topic), self._new_folder()
+
+        def work() -> None:
+            frame = self._stream(OURS, topic, startingOffsets="earliest").select("key", "value")
+            writing = frame.writeStream.format(contender.format).options(**self._sink_options(contender, target))
+            query = writing.option("checkpointLocation", str(folder / "state")).trigger(availableNow=True).start()
+            if not query.awaitTermination(_TIMEOUT_S):
+                raise RuntimeError(f"{contender.name} did not end")
+
+        try:
+            outcome = self.timed(work)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        self._require_committed(contender, topic, target)
+        return outcome
+
+    def _new_topic(self, topic: Topic) -> str:
+        name = f"bench-{uuid.uuid4().hex[:8]}"
+        with Admin(self._address) as admin:
+            admin.create_topic(TopicSpec(name, partitions=topic.partitions))
+        return name
+
+    def _require_committed(self, contender: Contender, topic: Topic, target: str) -> None:
+        committed = Topic(target, topic.content, topic.rows, topic.partitions)
+        options = {**self.options(OURS, committed), "kafka.isolation.level": "read_committed"}
+        written = self._spark.read.format("penstock").options(**options).load().count()
+        with Admin(self._address) as admin:
+            admin.delete_topic(target)
+        if written != topic.rows:
+            raise RuntimeError(f"{contender.name} wrote {written} of {topic.rows} records")
+
     def _require_all(self, contender: Contender, topic: Topic, folder: Path) -> None:
         written = self._spark.read.parquet(str(folder)).count()
         if written != topic.rows:
@@ -216,6 +268,16 @@ class Bench:
         writing = self._stream(contender, topic, startingOffsets="latest").writeStream.format(sink)
         if sink == "parquet":
             writing = writing.option("path", str(folder / "data"))
+        return self._few_records(writing, topic, folder, batches)
+
+    def micro_batches_to_topic(self, contender: Contender, topic: Topic, batches: int = MICRO_BATCHES) -> Outcome:
+        """As `micro_batches`, into a new topic."""
+        target, folder = self._new_topic(topic), self._new_folder()
+        frame = self._stream(OURS, topic, startingOffsets="latest").select("key", "value")
+        writing = frame.writeStream.format(contender.format).options(**self._sink_options(contender, target))
+        return self._few_records(writing, topic, folder, batches)
+
+    def _few_records(self, writing: Any, topic: Topic, folder: Path, batches: int) -> Outcome:
         query = writing.option("checkpointLocation", str(folder / "state")).start()
         ended = threading.Event()
         sender = threading.Thread(target=self._trickle, args=(topic, ended), daemon=True)
@@ -346,6 +408,11 @@ def batch_rows(title: str, work: str, rounds: Rounds, goal: float) -> list[Row]:
         _row(title, work, "ms", Better.LOWER, rounds, lambda one: one.seconds * 1000, goal),
         _row(title, work, "CPU ms", Better.LOWER, rounds, lambda one: one.cpu_s * 1000, None),
     ]
+
+
+def sink_rows(rows: Sequence[Row]) -> list[Row]:
+    """Rows of sinks: exactly once beside at least once."""
+    return [replace(row, subject=EXACTLY_ONCE.name, peer=AT_LEAST_ONCE.name) for row in rows]
 
 
 def _row(
