@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -90,7 +92,22 @@ def test_the_digest_is_of_the_sources(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "kernel.so").write_text("compiled")
     assert code_digest() == before
     (tmp_path / "kernel.pyx").write_text("source")
-    assert code_digest() != before
+    with_kernel = code_digest()
+    assert with_kernel != before
+    (tmp_path / "console").mkdir()
+    (tmp_path / "console" / "pages.py").write_text("not simulated")
+    assert code_digest() == with_kernel
+
+
+def test_a_run_loads_nothing_that_the_digest_leaves_out() -> None:
+    code = (
+        "import sys; from penstock.testing.simulation.run import Plan, simulate; simulate(4, Plan(brokers=3));"
+        "print(*{name.split('.')[1] for name in sys.modules if name.startswith('penstock.')})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert {"broker", "client", "testing"} <= loaded
+    assert not loaded & summary._NOT_SIMULATED
 
 
 def test_the_command_keeps_a_campaign_and_writes_its_section(
