@@ -6,12 +6,14 @@ from collections import Counter
 
 import pytest
 
+from penstock.coordination.transactions.transaction import Transaction
 from penstock.testing.simulation.run import Plan, simulate
 from penstock.testing.simulation.transactions.faults import LATE_REQUESTS
 from penstock.testing.simulation.transactions.workload import (
     FORGOTTEN,
     KILLS,
     ZOMBIES,
+    forgettable,
     has_expiry,
     is_drawn,
     version_of,
@@ -47,6 +49,13 @@ def test_ids_that_are_not_used_are_forgotten_and_their_producers_continue(versio
     report = simulate(seed, Plan(brokers=1, schedule=()))
     assert not report.problem, "\n".join([*report.last_lines, report.problem])
     assert report.changes[FORGOTTEN] >= 4, "one of each client at least"
+
+
+def test_an_id_that_a_clock_in_the_future_stamped_is_not_expected_to_be_forgotten_yet() -> None:
+    stamped = {"now": 1_000, "before": 400, "by a clock that was ahead": 48_000}
+    known = [(name, Transaction(producer_id=1, timeout_ms=600, update_ms=ms)) for name, ms in stamped.items()]
+    assert list(forgettable(known, now_ms=1_000)) == ["now", "before"]
+    assert list(forgettable(known, now_ms=48_000)) == list(stamped)
 
 
 @pytest.mark.long

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
 from typing import Final
 
@@ -23,6 +23,7 @@ from penstock.client.cluster_metadata import TopicPartition
 from penstock.client.consumer.async_consumer import AsyncConsumer
 from penstock.client.errors import PenstockError, TopicExists, TransactionOutcomeUnknown
 from penstock.client.producer.async_producer import AsyncProducer
+from penstock.coordination.transactions.transaction import Transaction
 from penstock.log.partition_log import PartitionLog
 from penstock.records import records_of, scan
 from penstock.runtime.randomness import Random, SeededRandom
@@ -98,6 +99,11 @@ def settings_of(seed: int, *, is_single: bool) -> dict[str, str]:
     if not is_single:
         settings |= {"transaction.state.log.replication.factor": "3", "transaction.state.log.min.isr": "2"}
     return settings
+
+
+def forgettable(known: Iterable[tuple[str, Transaction]], now_ms: int) -> Iterator[str]:
+    """The ids that can expire. What a clock stamped that was ahead is known until its time has come."""
+    return (transactional_id for transactional_id, transaction in known if transaction.update_ms <= now_ms)
 
 
 class Transactions:
@@ -192,13 +198,13 @@ class Transactions:
         ]
 
     def known_ids(self) -> list[str]:
-        """The transactional ids that coordinators know."""
-        brokers = [node.broker for node in self.cluster.nodes if node.is_ready and node.broker is not None]
+        """The transactional ids that coordinators know, and should have forgotten."""
         return [
             transactional_id
-            for broker in brokers
-            for shard in broker.services.transactions.shards
-            for transactional_id, _ in shard.each()
+            for node in self.cluster.nodes
+            if node.is_ready and node.broker is not None
+            for shard in node.broker.services.transactions.shards
+            for transactional_id in forgettable(shard.each(), node.clock.now_ms())
         ]
 
     def has_read(self, log: dict[TopicPartition, list[tuple[int, bytes]]]) -> bool:
