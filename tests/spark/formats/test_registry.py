@@ -443,6 +443,39 @@ def test_queries_decode_framed_values(
 
 
 @pytest.mark.long
+def test_queries_have_the_columns_of_a_json_schema(
+    spark: SparkSession, broker: Broker, topic: str, registry: Registry, client: RegistryClient
+) -> None:
+    spark.dataSource.register(PenstockDataSource)
+    user = {"type": "object", "properties": {"name": {"type": "string"}, "any": {}}}
+    properties = {
+        "id": {"type": "integer"}, "user": user, "tags": {"type": "array", "items": {"type": ["string", "integer"]}},
+        "counts": {"type": "object", "additionalProperties": {"type": "integer"}},
+        "at": {"type": "string", "format": "date-time"},
+    }  # fmt: skip
+    document = {"type": "object", "properties": properties, "required": ["id"]}
+    found = register(client, f"{topic}-value", document, kind="JSON")
+    value = (
+        b'{"id": 1, "user": {"name": "ann", "any": {"x": [1]}}, "tags": ["a", 2], "counts": {"k": 3}, '
+        b'"at": "2026-01-02T00:00:00Z"}'
+    )
+    with Producer(broker.address) as producer:
+        producer.send(topic, prefix(found.id) + value, partition=0)
+        producer.send(topic, prefix(found.id) + b'{"id": 2}', partition=0)
+    named = {"kafka.bootstrap.servers": broker.address, "subscribe": topic, "startingOffsets": "earliest"}
+    optioned = spark.read.format("penstock").options(
+        **named, **{"penstock.decode": "json", "penstock.decode.registry": registry.url}
+    )
+    plain = spark.read.format("penstock").options(**named).load()
+    for df in (optioned.load(), penstock.spark.decode(plain, "json", registry=registry.url, subject=f"{topic}-value")):
+        cut = df.orderBy("offset").selectExpr(
+            "decoded.id", "decoded.user.name", "get_json_object(decoded.user.any, '$.x[0]')", "decoded.tags[1]",
+            "decoded.counts['k']", "unix_seconds(decoded.at)",
+        )  # fmt: skip
+        assert [tuple(row) for row in cut.collect()] == [(1, "ann", "1", "2", 3, 1767312000), (2, *[None] * 5)]
+
+
+@pytest.mark.long
 def test_the_function_reads_headers_and_plans_hide_plain_secrets(
     spark: SparkSession, broker: Broker, topic: str, guarded: Registry
 ) -> None:

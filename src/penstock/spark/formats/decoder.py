@@ -100,7 +100,8 @@ def decode(df: DataFrame, spec: DecodeSpec | str, **parts: str) -> DataFrame:
     # The stubs do not know that the function type can come from annotations.
     make: Any = arrow_udf
     chosen = _placed_with_headers(spec) if with_headers else _placed(spec) if with_place else _alone(spec)
-    function = make(chosen, decoded_field(spec).dataType)
+    # Spark compares the type with that of the Arrow column, which has no metadata.
+    function = make(chosen, nullable(Decoder(spec).struct, with_metadata=False))
     names = ["value", *(_WHERE if with_place else ()), *([HEADERS] if with_headers else ())]
     return df.withColumn(spec.column, function(*map(col, names)))
 
@@ -477,18 +478,23 @@ def _offsets(values: list[Any]) -> pyarrow.Array:
     return pa.array([*offsets, position], pa.int32())
 
 
-def nullable(struct: spark.StructType) -> spark.StructType:
+def nullable(struct: spark.StructType, *, with_metadata: bool = True) -> spark.StructType:
     """The same struct with every field nullable, as decoded columns are."""
     return spark.StructType(
-        [spark.StructField(field.name, _nullable(field.dataType), True, field.metadata) for field in struct.fields]
+        [
+            spark.StructField(
+                field.name, _nullable(field.dataType, with_metadata), True, field.metadata if with_metadata else None
+            )
+            for field in struct.fields
+        ]
     )
 
 
-def _nullable(kind: spark.DataType) -> spark.DataType:
+def _nullable(kind: spark.DataType, with_metadata: bool = True) -> spark.DataType:
     if isinstance(kind, spark.StructType):
-        return nullable(kind)
+        return nullable(kind, with_metadata=with_metadata)
     if isinstance(kind, spark.ArrayType):
-        return spark.ArrayType(_nullable(kind.elementType), True)
+        return spark.ArrayType(_nullable(kind.elementType, with_metadata), True)
     if isinstance(kind, spark.MapType):
-        return spark.MapType(_nullable(kind.keyType), _nullable(kind.valueType), True)
+        return spark.MapType(_nullable(kind.keyType), _nullable(kind.valueType, with_metadata), True)
     return kind
