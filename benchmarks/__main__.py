@@ -54,7 +54,7 @@ TAKES: Final = {
     "security": "minutes",
     "mirror": "minutes",
     "proxy": "minutes",
-    "console": "half an hour",
+    "console": "forty minutes",
     "spark": "many minutes",
     "hostile": "minutes",
     "growth": "minutes",
