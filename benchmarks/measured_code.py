@@ -33,6 +33,7 @@ _PACKAGES: Final[Mapping[str, tuple[str, ...]]] = {
     "security": _BOTH,
     "mirror": (*_BOTH, "mirror"),
     "proxy": (*_BOTH, "testing"),
+    "console": (*_BOTH, "cli", "console", "registry"),
     "hostile": (*_BROKER, "cli"),
     "spark": (*_BOTH, "activity", "spark"),
     "growth": _BROKER,
@@ -57,6 +58,7 @@ _HELPERS: Final[Mapping[str, tuple[str, ...]]] = {
     "security": ("clients", "peers"),
     "mirror": ("clients", "peers"),
     "proxy": ("clients", "faults"),
+    "console": ("clients", "peers"),
     "spark": ("peers",),
     "growth": ("peers",),
 }

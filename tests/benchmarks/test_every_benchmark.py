@@ -190,6 +190,7 @@ ELSEWHERE = {
     "security": "test_security_benchmark",
     "mirror": "test_mirror_benchmark",
     "proxy": "test_proxy_benchmark",
+    "console": "test_console_benchmark",
     "hostile": "test_hostile_benchmark",
     "restart": "here, its rows",
     "activity_verdicts": "here, with a short site",

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
+import socket
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
@@ -158,6 +161,58 @@ def test_without_a_leader_a_write_says_so_and_reads_go_on(settings: RegistrySett
             answer = api("POST", "/subjects/s/versions", V1)
             assert (answer.status, answer.error) == (500, 50004)
             assert api.get("/subjects") == []
+
+
+def test_a_leader_that_goes_away_in_the_middle_of_a_write_is_reported(
+    settings: RegistrySettings, broker: EmbeddedBroker
+) -> None:
+    """Whether the write was carried out is not known, so it is not sent again."""
+    asyncio.run(ensure_topic(settings))
+    requests: list[bytes] = []
+
+    def answer_nothing(listening: socket.socket) -> None:
+        peer, _ = listening.accept()
+        with peer:
+            requests.append(peer.recv(65536))
+
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as threads:
+        listening.settimeout(PATIENCE_S)
+        leader = threads.submit(answer_nothing, listening)
+        with Consumer(settings.topic, bootstrap_servers=broker.address, group_id=settings.group_id) as other:
+            other.wait_for_assignment(timeout=PATIENCE_S)
+            named = noop_record(f"http://127.0.0.1:{listening.getsockname()[1]}")
+            with Producer(broker.address) as producer:
+                producer.send(settings.topic, named.value, named.key, partition=0).result(PATIENCE_S)
+            with Registry(settings=settings) as instance:
+                answer = Api(instance.url)("POST", "/subjects/s/versions", V1)
+        leader.result(PATIENCE_S)
+    assert (answer.status, answer.error) == (500, 50003)
+    assert len(requests) == 1
+    assert requests[0].startswith(b"POST /subjects/s/versions")
+
+
+def test_a_write_that_is_not_committed_in_time_is_reported(
+    settings: RegistrySettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Registry(settings=settings) as instance:
+        api = Api(instance.url)
+        assert api.register("s", V1)["version"] == 1
+        assert instance._service is not None
+        leadership = instance._service._leadership
+        producer = leadership._producer
+        assert producer is not None
+
+        async def never() -> None:
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(producer, "commit_transaction", never)
+        monkeypatch.setattr(leadership, "_settings", dataclasses.replace(settings, write_timeout_ms=300))
+        answer = api("PUT", "/config/s", {"compatibility": "NONE"})
+        assert (answer.status, answer.error) == (500, 50002)
+        # A new epoch has begun, and what was not committed is not there.
+        monkeypatch.undo()
+        until(lambda: instance.is_leader, "it leads again")
+        assert api("GET", "/config/s").error == 40408
 
 
 def test_records_are_those_of_confluent(settings: RegistrySettings, broker: EmbeddedBroker) -> None:

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import dataclasses
 import logging
 import socket
 import ssl
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from starlette.types import Receive, Scope, Send
 from tests.registry.api import Api, record
 from tests.registry.conftest import SETTINGS
 from tests.security.certificates import write_broker, write_ca
 from tests.timeouts import PATIENCE_S, until
 
+from penstock.client.background import new_event_loop
 from penstock.client.consumer import AsyncConsumer
 from penstock.client.errors import ClosedError
 from penstock.registry import Registry
 from penstock.registry.errors import RegistryUnavailable
-from penstock.registry.server import listening_sockets
+from penstock.registry.server import HttpServer, listening_sockets
+from penstock.registry.settings import RegistrySettings
 from penstock.testing.embedded_broker import EmbeddedBroker
 
 
@@ -121,6 +127,50 @@ def test_idle_tls_peers_do_not_use_up_the_grace_of_a_stop(
             assert not caplog.messages  # uvicorn reports a grace that has passed
             for peer in (silent, used):
                 _read_to_the_end(peer)
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, new_event_loop])
+def test_an_unfinished_handshake_does_not_outlive_the_server(
+    tmp_path: Path, new_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    certificate = write_broker(tmp_path)
+    settings = RegistrySettings(bootstrap_servers="", ssl_certfile=certificate, ssl_keyfile=certificate)
+    sockets = listening_sockets("127.0.0.1", 0)
+    address = sockets[0].getsockname()
+
+    async def story() -> None:
+        server = HttpServer(_nothing, settings)
+        serving = asyncio.create_task(server.serve(sockets))
+        for begun in (b"", b"\x16\x03\x01\x02"):
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(begun)
+            peers.append((reader, writer))
+        assert server._tls is not None
+        while len(server._tls.handshakes) < len(peers):
+            await asyncio.sleep(0.001)
+        server.close()
+        await serving
+        assert not server._tls.handshakes
+        # The loop still runs: nothing but the server can have closed them.
+        for reader, writer in peers:
+            with contextlib.suppress(ConnectionError):
+                assert await asyncio.wait_for(reader.read(), PATIENCE_S) == b""
+            writer.close()
+
+    peers: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(story())
+
+
+def test_handshakes_are_bounded(https: Registry) -> None:
+    https.settings = dataclasses.replace(https.settings, connections=2)
+    with https, contextlib.ExitStack() as stack:
+        peers = [stack.enter_context(socket.create_connection(("127.0.0.1", https.port), PATIENCE_S)) for _ in range(3)]
+        assert peers[2].recv(1) == b""
+
+
+async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
+    raise AssertionError("no request was sent")
 
 
 def test_a_tls_peer_with_half_a_request_is_aborted_after_the_grace(https: Registry, tmp_path: Path) -> None:

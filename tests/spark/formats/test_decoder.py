@@ -316,7 +316,7 @@ def test_invalid_protobuf_messages_are_rejected(views: Path, tmp_path: Path) -> 
         ('avro: "string"', {}, "is not a record"),
         ('avro: "string"', {"registry": "http://r", "framing": "none"}, "a registry applies only to framed"),
         ("json: a INT", {"registry": "nowhere"}, "Write http://HOST:PORT"),
-        ("json", {"registry": "http://r"}, "has no schema"),
+        ("json", {"registry": "http://r"}, "no subject is known"),
         ("avro", {"registry": "http://r"}, "no subject is known"),
         ("json: a INT", {"registry_user": "me"}, "penstock.decode.registry.user is set, but not penstock.decode.regi"),
         ("json: a INT", {"subject": "s"}, "penstock.decode.subject is set, but not penstock.decode.registry"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
+import datetime
 import io
 import json
 import logging
@@ -12,9 +14,10 @@ import struct
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import fastavro
+import msgspec
 import pyarrow as pa
 import pytest
 from google.protobuf import (  # type: ignore[import-untyped]
@@ -31,6 +34,7 @@ from tests.timeouts import until
 import penstock.spark
 from penstock import Producer
 from penstock.client.errors import ConfigError, RegistryRequestFailed, RegistryUnreachable
+from penstock.client.serializers import Json
 from penstock.client.serializers.registry_client import (
     RegisteredSchema,
     RegistryClient,
@@ -193,6 +197,57 @@ def test_json_is_read_by_the_given_schema(registry: Registry, client: RegistryCl
     assert "does not start with the id of a schema" in plain
     assert "is of type AVRO" in wrong
     assert "truncated" in bad
+
+
+def test_json_is_read_by_the_registered_schema_and_those_it_refers_to(
+    registry: Registry, client: RegistryClient, name: str
+) -> None:
+    user = {"type": "object", "properties": {"name": {"type": "string"}}}
+    register(client, f"{name}-user", user, kind="JSON")
+    first = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
+    old = register(client, f"{name}-value", first, kind="JSON")
+    client.request("PUT", f"/config/{name}-value", {"compatibility": "NONE"})
+    second = first | {
+        "properties": {"id": {"type": "integer"}, "user": {"$ref": "user.json"}, "any": {"type": ["string", "integer"]}}
+    }
+    reference = SchemaReference("user.json", f"{name}-user", 1)
+    new = register(client, f"{name}-value", second, kind="JSON", references=(reference,))
+    spec = pickle.loads(pickle.dumps(spec_for(registry, name, "json")))
+    assert spec.schema_id == new.id
+    found = rows(
+        spec, prefix(old.id) + b'{"id": 1}', None, prefix(new.id) + b'{"id": 2, "user": {"name": "ann"}, "any": [1]}'
+    )
+    assert found == [
+        {"id": 1, "user": None, "any": None}, None, {"id": 2, "user": {"name": "ann"}, "any": "[1]"},
+    ]  # fmt: skip
+    assert "missing required field" in reasons(spec, prefix(new.id) + b"{}")[0]
+    # A query goes on with the schema that it began with.
+    again = spec_of_options(
+        {"subscribe": name, "penstock.decode": "json", "penstock.decode.registry": registry.url}, old.id
+    )
+    assert again is not None
+    assert rows(again, prefix(new.id) + b'{"id": 3, "any": 1}') == [{"id": 3}]
+
+
+def test_a_json_schema_that_is_no_object_is_rejected_at_the_start(
+    registry: Registry, client: RegistryClient, name: str
+) -> None:
+    register(client, f"{name}-value", '{"type": "string"}', kind="JSON")
+    with pytest.raises(ConfigError, match=f"{name}-value is not an object with properties"):
+        spec_for(registry, name, "json")
+
+
+def test_what_the_client_writes_is_read_as_columns(registry: Registry, client: RegistryClient, name: str) -> None:
+    @dataclasses.dataclass
+    class View:
+        id: int
+        at: Annotated[datetime.datetime, msgspec.Meta(tz=True)]
+        tags: list[str]
+        user: str | None = None
+
+    at = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
+    value = Json(View, registry=client).encode(name, View(1, at, ["a"]))
+    assert rows(spec_for(registry, name, "json"), value) == [{"id": 1, "at": at, "tags": ["a"], "user": None}]
 
 
 def proto(name: str, package: str, imports: Sequence[str] = (), inner: str = "") -> Any:
@@ -385,6 +440,39 @@ def test_queries_decode_framed_values(
     assert [row.decoded.asDict() for row in df.orderBy("offset").collect()] == [{"id": 1}, {"id": 2}]
     later = spark.read.format("penstock").options(**named).load().orderBy("offset").select("decoded.*")
     assert [tuple(row) for row in later.collect()] == [(1, None), (2, "ann")]
+
+
+@pytest.mark.long
+def test_queries_have_the_columns_of_a_json_schema(
+    spark: SparkSession, broker: Broker, topic: str, registry: Registry, client: RegistryClient
+) -> None:
+    spark.dataSource.register(PenstockDataSource)
+    user = {"type": "object", "properties": {"name": {"type": "string"}, "any": {}}}
+    properties = {
+        "id": {"type": "integer"}, "user": user, "tags": {"type": "array", "items": {"type": ["string", "integer"]}},
+        "counts": {"type": "object", "additionalProperties": {"type": "integer"}},
+        "at": {"type": "string", "format": "date-time"},
+    }  # fmt: skip
+    document = {"type": "object", "properties": properties, "required": ["id"]}
+    found = register(client, f"{topic}-value", document, kind="JSON")
+    value = (
+        b'{"id": 1, "user": {"name": "ann", "any": {"x": [1]}}, "tags": ["a", 2], "counts": {"k": 3}, '
+        b'"at": "2026-01-02T00:00:00Z"}'
+    )
+    with Producer(broker.address) as producer:
+        producer.send(topic, prefix(found.id) + value, partition=0)
+        producer.send(topic, prefix(found.id) + b'{"id": 2}', partition=0)
+    named = {"kafka.bootstrap.servers": broker.address, "subscribe": topic, "startingOffsets": "earliest"}
+    optioned = spark.read.format("penstock").options(
+        **named, **{"penstock.decode": "json", "penstock.decode.registry": registry.url}
+    )
+    plain = spark.read.format("penstock").options(**named).load()
+    for df in (optioned.load(), penstock.spark.decode(plain, "json", registry=registry.url, subject=f"{topic}-value")):
+        cut = df.orderBy("offset").selectExpr(
+            "decoded.id", "decoded.user.name", "get_json_object(decoded.user.any, '$.x[0]')", "decoded.tags[1]",
+            "decoded.counts['k']", "unix_seconds(decoded.at)",
+        )  # fmt: skip
+        assert [tuple(row) for row in cut.collect()] == [(1, "ann", "1", "2", 3, 1767312000), (2, *[None] * 5)]
 
 
 @pytest.mark.long

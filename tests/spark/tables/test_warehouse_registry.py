@@ -81,6 +81,47 @@ def test_a_new_version_adds_and_widens_columns_at_the_next_load(world: World, re
     assert world.loader(world.warehouse.open("views")).load_new().added_columns == []
 
 
+def test_a_new_version_of_a_json_schema_adds_columns(world: World, registry: Registry) -> None:
+    def document(**properties: Any) -> dict[str, Any]:
+        return {"type": "object", "properties": properties, "required": ["id"], "additionalProperties": False}
+
+    integer = {"type": "integer"}
+    price = {"type": "object", "properties": {"amount": {"type": "number"}}, "additionalProperties": False}
+    old = register(registry, world, document(id=integer, price=price), "JSON")
+    world.send([struct.pack(">bI", 0, old.id) + b'{"id": 1, "price": {"amount": 2}}', b'{"id": 1}'], partition=0)
+    opened = world.make(format="json", registry=registry.url)
+    assert [(column.name, str(column.type)) for column in opened.table.columns] == [
+        ("id", "int64"), ("price", "struct<amount: double>"),
+    ]  # fmt: skip
+    world.loader(opened).load_new()
+    price["properties"]["currency"] = {"type": "string"}  # type: ignore[index]
+    counts = {"type": "object", "additionalProperties": integer}
+    later = document(id=integer, price=price, counts=counts, any={"type": ["string", "integer"]})
+    new = register(registry, world, later, "JSON")
+    value = b'{"id": 2, "price": {"amount": 3, "currency": "EUR"}, "counts": {"a": 1}, "any": "x"}'
+    world.send([struct.pack(">bI", 0, new.id) + value], partition=0)
+    report = world.loader(world.warehouse.open("views")).load_new()
+    assert sorted(report.added_columns) == ["any", "counts", "price"]
+    found = sorted(((row["id"], row["price"], row["counts"], row["any"]) for row in rows(opened).to_pylist()), key=str)
+    assert found == [
+        (1, {"amount": 2.0, "currency": None}, None, None),
+        (2, {"amount": 3.0, "currency": "EUR"}, [{"key": "a", "value": 1}], '"x"'),
+    ]  # fmt: skip
+    # Without a frame it is a dead letter, though it would fit.
+    assert dead(opened).num_rows == 1
+    assert "does not start with the id of a schema" in reasons(opened)[0]
+
+
+def test_a_json_schema_that_changes_a_type_fails_the_load(world: World, registry: Registry) -> None:
+    client, subject = RegistryClient(registry.url), f"{world.topic}-value"
+    register(registry, world, {"type": "object", "properties": {"id": {"type": "integer"}}}, "JSON")
+    world.make(format="json", registry=registry.url)
+    client.request("PUT", f"/config/{subject}", {"compatibility": "NONE"})
+    register(registry, world, {"type": "object", "properties": {"id": {"type": "string"}}}, "JSON")
+    with pytest.raises(DeclarationError, match="id is long, but the record has string"):
+        world.loader(world.warehouse.open("views")).load_new()
+
+
 def test_a_table_that_may_not_grow_keeps_its_schema(world: World, registry: Registry) -> None:
     register(registry, world, OLD)
     opened = world.make(format="avro", registry=registry.url, evolution="none")
@@ -112,8 +153,10 @@ def test_a_subject_without_schema_makes_no_table(world: World, registry: Registr
 @pytest.mark.parametrize(
     ("more", "problem"),
     [
-        ({"format": "json"}, "a registry applies only to framed Avro and Protobuf"),
+        ({"format": "text"}, "a registry applies only to framed Avro, JSON and Protobuf, not to text"),
         ({"framing": "none"}, "with framing none"),
+        ({"format": "json", "schema": "id bigint"}, "columns come from the registry's JSON Schema"),
+        ({"format": "json", "avro_schema": OLD}, "needs no avro_schema"),
         ({"avro_schema": OLD, "subject": "s"}, "both subject and a schema are given"),
         ({"registry_user": "me", "registry_password": "word"}, "registry_password is written in the declaration"),
         ({"registry_user": "me"}, "belong together"),

@@ -8,7 +8,8 @@ schema fails the query with its topic, partition and offset (mode `failfast`, th
 (`permissive`).
 
 JSON is strict: types must match, unknown fields are ignored, a missing field is null unless it is NOT NULL, and times
-without a zone are UTC. Columns are built field by field, so nested values cost as much as flat ones.
+without a zone are UTC. With a registry, `json` takes its columns from a JSON Schema. Columns are built field by field,
+so nested values cost as much as flat ones.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from penstock.client.errors import ConfigError, DeserializationError
 from penstock.client.serializers.json import Json
 from penstock.spark.errors import one_line
+from penstock.spark.formats import json_schema
 from penstock.spark.formats.registry import HEADER, client_of, framed_reader
 from penstock.spark.formats.spec import OPTION, OPTION_NAMES, DecodeSpec, parse_spec, spec_of_options
 
@@ -98,7 +100,8 @@ def decode(df: DataFrame, spec: DecodeSpec | str, **parts: str) -> DataFrame:
     # The stubs do not know that the function type can come from annotations.
     make: Any = arrow_udf
     chosen = _placed_with_headers(spec) if with_headers else _placed(spec) if with_place else _alone(spec)
-    function = make(chosen, decoded_field(spec).dataType)
+    # Spark compares the type with that of the Arrow column, which has no metadata.
+    function = make(chosen, nullable(Decoder(spec).struct, with_metadata=False))
     names = ["value", *(_WHERE if with_place else ()), *([HEADERS] if with_headers else ())]
     return df.withColumn(spec.column, function(*map(col, names)))
 
@@ -329,8 +332,9 @@ def _json_format(spec: DecodeSpec) -> RecordFormat:
     struct = parse_schema(spec.schema)
     kind = _json_type(struct)
     if spec.registry is not None:
-        framed = framed_reader(Json(kind, registry=client_of(spec.registry)))
-        return RecordFormat(struct, lambda data: framed(data, None), lambda _, number: attrgetter(f"f{number}"), framed)
+        # The schema is for writers: it keeps msgspec from making one, which needs types of different names.
+        framed = framed_reader(Json(kind, registry=client_of(spec.registry), schema={"type": "object"}))
+        return RecordFormat(struct, lambda data: framed(data, None), _json_access, framed)
     decode = msgspec.json.Decoder(kind).decode
 
     def read(data: bytes) -> Any:
@@ -339,28 +343,76 @@ def _json_format(spec: DecodeSpec) -> RecordFormat:
         except (ValueError, RecursionError) as error:
             raise Undecodable(str(error)) from None
 
-    return RecordFormat(struct, read, lambda _, number: attrgetter(f"f{number}"))
+    return RecordFormat(struct, read, _json_access)
 
 
-def _json_type(kind: spark.DataType) -> Any:
+def _json_access(struct: spark.StructType, number: int) -> Callable[[Any], Any]:
+    take = attrgetter(f"f{number}")
+    convert = _CONVERSIONS.get(_mark_of(struct.fields[number]))
+    return take if convert is None else lambda record: _innermost(take(record), convert)
+
+
+def _innermost(value: Any, convert: Callable[[Any], Any]) -> Any:
+    """Converts a value, or those inside lists and maps."""
+    if value is None:
+        return None
+    if isinstance(value, list):
+        return [_innermost(each, convert) for each in value]
+    if isinstance(value, dict):
+        return {key: _innermost(each, convert) for key, each in value.items()}
+    return convert(value)
+
+
+def _json_text(value: msgspec.Raw) -> str | None:
+    """UnicodeDecodeError, since msgspec does not look into it."""
+    text = bytes(value)
+    return None if text == b"null" else text.decode()
+
+
+def _whole(value: int | float) -> int:
+    """1 for 1.0. Arrow does the same, but makes 1 of 1.5 too."""
+    whole = int(value)
+    if whole != value:
+        raise ValueError(f"expected an integer, got {value}")
+    return whole
+
+
+_CONVERSIONS: Final[dict[str, Callable[[Any], Any]]] = {json_schema.TEXT: _json_text, json_schema.INTEGER: _whole}
+
+
+def _mark_of(field: StructField) -> str:
+    return str((field.metadata or {}).get(json_schema.MARK, ""))
+
+
+def _json_type(kind: spark.DataType, mark: str = "") -> Any:
+    """The type that msgspec checks; `mark` is that of the field, as json_schema makes it."""
+    if mark == json_schema.TEXT and isinstance(kind, spark.StringType):
+        return msgspec.Raw
     if isinstance(kind, spark.StructType):
         # Attributes by number, since column names may be no Python names. Required ones come first.
         names = {f"f{number}": field.name for number, field in enumerate(kind.fields)}
         fields = [(f"f{number}", field) for number, field in enumerate(kind.fields)]
-        required = [(name, _json_type(field.dataType)) for name, field in fields if not field.nullable]
-        others = [(name, _json_type(field.dataType) | None, None) for name, field in fields if field.nullable]
+        types = {name: _json_type(field.dataType, _mark_of(field)) for name, field in fields}
+        required = [(name, types[name]) for name, field in fields if not field.nullable]
+        others = [(name, _or_none(types[name]), None) for name, field in fields if field.nullable]
         return msgspec.defstruct("Record", [*required, *others], rename=names, gc=False)
     if isinstance(kind, spark.ArrayType):
-        return list[_json_type(kind.elementType) | None]  # type: ignore[misc]
+        return list[_or_none(_json_type(kind.elementType, mark))]  # type: ignore[misc]
     if isinstance(kind, spark.MapType):
-        return dict[_json_type(kind.keyType), _json_type(kind.valueType) | None]  # type: ignore[misc]
+        return dict[_json_type(kind.keyType), _or_none(_json_type(kind.valueType, mark))]  # type: ignore[misc]
     if type(kind) in _INTEGERS:
         limit = 2 ** _INTEGERS[type(kind)]
-        return Annotated[int, msgspec.Meta(ge=-limit, le=limit - 1)]
+        bounded = Annotated[int, msgspec.Meta(ge=-limit, le=limit - 1)]
+        return bounded | float if mark == json_schema.INTEGER else bounded
     atom = _ATOMS.get(type(kind))
     if atom is None:
         raise ConfigError(f"JSON cannot represent {kind.simpleString()}", hint="Use STRING and cast it in Spark")
     return atom
+
+
+def _or_none(kind: Any) -> Any:
+    """Raw text includes null: a union with None would be None only."""
+    return kind if kind is msgspec.Raw else kind | None
 
 
 # ---------------------------------------------------------------------------------------------- Arrow columns
@@ -426,18 +478,23 @@ def _offsets(values: list[Any]) -> pyarrow.Array:
     return pa.array([*offsets, position], pa.int32())
 
 
-def nullable(struct: spark.StructType) -> spark.StructType:
+def nullable(struct: spark.StructType, *, with_metadata: bool = True) -> spark.StructType:
     """The same struct with every field nullable, as decoded columns are."""
     return spark.StructType(
-        [spark.StructField(field.name, _nullable(field.dataType), True, field.metadata) for field in struct.fields]
+        [
+            spark.StructField(
+                field.name, _nullable(field.dataType, with_metadata), True, field.metadata if with_metadata else None
+            )
+            for field in struct.fields
+        ]
     )
 
 
-def _nullable(kind: spark.DataType) -> spark.DataType:
+def _nullable(kind: spark.DataType, with_metadata: bool = True) -> spark.DataType:
     if isinstance(kind, spark.StructType):
-        return nullable(kind)
+        return nullable(kind, with_metadata=with_metadata)
     if isinstance(kind, spark.ArrayType):
-        return spark.ArrayType(_nullable(kind.elementType), True)
+        return spark.ArrayType(_nullable(kind.elementType, with_metadata), True)
     if isinstance(kind, spark.MapType):
-        return spark.MapType(_nullable(kind.keyType), _nullable(kind.valueType), True)
+        return spark.MapType(_nullable(kind.keyType), _nullable(kind.valueType, with_metadata), True)
     return kind

@@ -56,7 +56,8 @@ class RegistryAccess:
 
 
 class ReaderSchema(NamedTuple):
-    """A schema as a spec has it: the text of an Avro schema, or the name of a Protobuf message and its descriptors."""
+    """A schema as a spec has it: the text of an Avro schema, the columns of a JSON Schema as Spark's schema JSON, or
+    the name of a Protobuf message and its descriptors."""
 
     id: int
     text: str
@@ -204,7 +205,7 @@ def reader_schema(name: str, access: RegistryAccess, message: str = "", schema_i
         hint = "Set penstock.decode.subject, or give a schema: only a query over one topic has a subject of its own"
         raise ConfigError("no subject is known to take the schema from", hint=hint)
     client = client_of(access)
-    wanted = "serialized" if name == "protobuf" else "resolved"
+    wanted = {"protobuf": "serialized", "avro": "resolved"}.get(name, "")
     try:
         if schema_id >= 0:
             found = client.by_id(schema_id, format=wanted)
@@ -222,7 +223,16 @@ def reader_schema(name: str, access: RegistryAccess, message: str = "", schema_i
         )
     if name == "avro":
         return ReaderSchema(found.id, found.schema.text)
+    if name == "json":
+        return _json_schema(client, found, access.subject)
     return _protobuf_schema(client, found, message)
+
+
+def _json_schema(client: RegistryClient, found: RegisteredSchema, subject: str) -> ReaderSchema:
+    from penstock.spark.formats.json_schema import struct_of_json_schema
+
+    references = {name: each.schema.text for name, each in client.referenced(found.schema).items()}
+    return ReaderSchema(found.id, struct_of_json_schema(found.schema.text, references, subject).json())
 
 
 def _protobuf_schema(client: RegistryClient, found: RegisteredSchema, message: str) -> ReaderSchema:

@@ -3,7 +3,7 @@
     json: id BIGINT NOT NULL, name STRING
     avro: {"type": "record", ...}              or the name of a file
     protobuf: views.desc#shop.View             a file written by protoc --descriptor_set_out, and a message in it
-    avro                                       with a registry: the latest version of the subject
+    avro                                       with a registry: the latest version of the subject; also json, protobuf
 
 A spec is checked in the driver, where it is made, and holds everything that tasks need: files are read there, since
 executors may not have them.
@@ -88,7 +88,7 @@ def _parsed(given: _Given, access: RegistryAccess | None, schema_id: int) -> Dec
     if chosen not in FORMATS:
         raise ConfigError(f"{OPTION} starts with {name.strip()!r}, which is not a format", hint=_EXAMPLE)
     wanted = (schema if schema is not None else rest if colon else "").strip()
-    if not wanted and (access is None or chosen == "json"):
+    if not wanted and access is None:
         raise ConfigError(f"{OPTION} has no schema", hint=_EXAMPLE)
     framing = ("none" if access is None else "confluent") if framing is None else framing.lower()
     _one_of("framing", framing, FRAMINGS)

@@ -147,12 +147,12 @@ class Table:
     retention_ms: int = 0
     """Maximum age of a partition by event time; 0 keeps all."""
     value_schema: str = ""
-    """The Avro schema as text, or the name of the Protobuf message."""
+    """The Avro schema as text, the name of the Protobuf message, or the columns of a registered JSON Schema."""
     descriptors: str = ""
     """The output of protoc --descriptor_set_out, in base64."""
     framing: str = "none"
     registry: str = ""
-    """The address of a schema registry, for framed Avro and Protobuf."""
+    """The address of a schema registry, for framed Avro, JSON and Protobuf."""
     subject: str = ""
     """The subject whose latest version is the schema, if none is declared: each load looks for a new one."""
     registry_user: str = ""
@@ -411,11 +411,14 @@ def _check_registry(table: Table) -> None:
         if given:
             raise DeclarationError(f"{given[0]} is set, but not registry", hint='Add registry = "http://HOST:PORT"')
         return
-    if table.format not in ("avro", "protobuf") or table.framing != "confluent":
+    if table.format not in ("avro", "json", "protobuf") or table.framing != "confluent":
         raise DeclarationError(
-            f"a registry applies only to framed Avro and Protobuf, not to {table.format} with framing {table.framing}",
+            f"a registry applies only to framed Avro, JSON and Protobuf, not to {table.format} "
+            f"with framing {table.framing}",
             hint="Remove registry",
         )
+    if table.format == "json" and table.columns:
+        raise DeclarationError("columns come from the registry's JSON Schema", hint="Remove schema, or registry")
     if table.subject and (table.descriptors or (table.format == "avro" and table.value_schema)):
         raise DeclarationError(
             "both subject and a schema are given", hint="Remove one: the subject's latest version is the schema"

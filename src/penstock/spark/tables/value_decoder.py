@@ -65,7 +65,7 @@ class Decoder(Protocol):
 
 def decoder_for(table: Table) -> Decoder:
     """The decoder for a table whose columns are known."""
-    if table.format == "json":
+    if table.format == "json" and not table.registry:
         return JsonDecoder(table)
     if table.format in ("text", "binary"):
         return PlainDecoder(table)
@@ -73,14 +73,17 @@ def decoder_for(table: Table) -> Decoder:
 
 
 def known_columns(table: Table) -> tuple[Column, ...]:
-    """The columns that follow from the format; none for JSON, where records decide. Raises DeclarationError."""
+    """The columns that follow from the format; none for JSON without a registry, where records decide.
+
+    Raises DeclarationError.
+    """
     if table.columns:
         return table.columns
     if table.format == "text":
         return (Column(VALUE, pa.string()),)
     if table.format == "binary":
         return (Column(VALUE, pa.binary()),)
-    if table.format == "json":
+    if table.format == "json" and not table.registry:
         return ()
     try:
         return tuple(Column(one.name, settled_type(one.type)) for one in _schema_decoder(_spec(table)).decoded_type)
@@ -127,7 +130,7 @@ def _is_text(value: bytes | None) -> bool:
         return False
 
 
-# ---------------------------------------------------------------------------------------------- Avro and Protobuf
+# ---------------------------------------------------------------------------------------------- schemas
 
 
 class _SourceDecoder(Protocol):
@@ -198,7 +201,7 @@ def with_latest_schema(table: Table) -> Table:
 
 
 class SchemaDecoder:
-    """Decodes Avro and Protobuf, with the decoder of the data source."""
+    """Decodes Avro, Protobuf and, with a registry, JSON, with the decoder of the data source."""
 
     def __init__(self, table: Table) -> None:
         self.columns = table.columns
