@@ -20,7 +20,7 @@ import java.util.concurrent.Future;
 /** The producer and the then new consumer of Apache Kafka 0.9, on demand. */
 final class OldClients {
     private static final long POLL_MS = 200;
-    private static final long PATIENCE_MS = 30_000;
+    private static final long PATIENCE_MS = 120_000;
 
     private OldClients() {
     }
