@@ -15,6 +15,7 @@ from tests.timeouts import PATIENCE_S, until
 from penstock.client.errors import NotConnected, ProducerFenced, TransactionOutcomeUnknown
 from penstock.client.producer import Delivery, Producer, producer
 from penstock.client.producer.direct_sender import DirectConnection, DirectSender
+from penstock.client.producer.sender import Sender
 from penstock.records import records_of, scan
 from penstock.records.batch import decode_marker
 from penstock.testing.embedded_broker import EmbeddedBroker
@@ -126,8 +127,11 @@ def test_a_commit_whose_response_is_lost_is_repeated_by_the_loop(
     with Producer(address, transactional_id=topic) as client:
         first = transact_until_direct(client, topic, ends)
         ends.fails = lose
+        links = set(direct_sender_of(client)._links.values())
         transact(client, topic, first)
         assert ends.answers[-1] is None
+        # A late response must not meet another request.
+        until(lambda: links.isdisjoint(direct_sender_of(client)._links.values()), "the connection is given up")
         ends.fails = None
         for number in range(first + 1, first + 20):
             direct_sender_of(client)._not_before.clear()
@@ -155,6 +159,22 @@ def test_ctrl_c_in_a_commit_leaves_its_outcome_unknown_and_the_commit_can_be_rep
         client.commit_transaction()
         transact(client, topic, first + 1)
     assert_history(broker.port, topic, committed(first + 2))
+
+
+@pytest.mark.usefixtures("_only_threads_send")
+def test_a_commit_waits_for_records_that_the_loop_sends(
+    broker: EmbeddedBroker, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, ends = make_topic(broker.broker), Ends(monkeypatch)
+    with Producer(address, transactional_id=topic, linger_ms=_LONG_MS) as client:
+        first = transact_until_direct(client, topic, ends)
+        monkeypatch.setattr(DirectSender, "is_driving", False)
+        client.begin_transaction()
+        client.send(topic, value(first))
+        client.flush(PATIENCE_S)
+        client.send(topic, b"the last record")
+        client.commit_transaction()
+    assert_history(broker.port, topic, [*committed(first), value(first), b"the last record", "commit"])
 
 
 @pytest.mark.usefixtures("_only_threads_send")
@@ -202,8 +222,18 @@ def test_connections_cut_in_the_middle_of_a_commit_lose_and_repeat_nothing(
 
 
 @pytest.mark.usefixtures("_only_threads_send")
-def test_a_flush_sends_a_lone_record_that_lingers(broker: EmbeddedBroker, address: str) -> None:
+def test_a_flush_sends_a_lone_record_that_lingers_without_the_loop(
+    broker: EmbeddedBroker, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic = make_topic(broker.broker)
+    wakeups: list[int] = []
+    real_wake = Sender.wake
+
+    def wake(sender: Sender) -> None:
+        wakeups.append(1)
+        real_wake(sender)
+
+    monkeypatch.setattr(Sender, "wake", wake)
     with Producer(address, linger_ms=_LONG_MS) as client:
         deliveries = []
         for number in range(300):
@@ -211,6 +241,7 @@ def test_a_flush_sends_a_lone_record_that_lingers(broker: EmbeddedBroker, addres
             client.flush(PATIENCE_S)
         assert direct_sender_of(client)._driven > 100
         assert [each.result(0).offset for each in deliveries] == list(range(300))
+    assert len(wakeups) < 300  # two for each record that the loop sends
 
 
 @pytest.mark.usefixtures("_only_threads_send")

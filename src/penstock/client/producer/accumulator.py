@@ -230,10 +230,6 @@ class Accumulator:
             self._lingering.popleft()  # closed early
         return self._lingering[0].created_ms + self.settings.linger_ms if self._lingering else NEVER
 
-    def oldest_due(self) -> ProducerBatch | None:
-        """The oldest unfinished batch, if any is due and not sent."""
-        return self._undone[0] if self._active and self._undone else None
-
     def make_all_due(self) -> None:
         """Make all open batches due: a caller waits for them."""
         for batch in self._lingering:

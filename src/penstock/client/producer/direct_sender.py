@@ -7,8 +7,8 @@ With linger_ms only a flush is such a wait.
 
 Nothing depends on that thread. A batch is sent directly only if its partition has nothing else to send, and nothing
 else of the partition is sent before its response. A thread that stops waiting leaves the connection to the loop,
-which also handles everything but a plain acknowledgement. A record without a waiting thread is sent at one of the
-loop's next two ticks (10 ms each), and direct sending ends.
+which also handles everything but a plain acknowledgement. A record without a waiting thread is sent at the loop's next
+tick (10 ms), and direct sending ends; so does a record whose flush was interrupted, after 50 ms.
 
 `hold` and `ask` exchange one other request, if the connection is free (`TransactionManager.commit_here`). A connection
 whose response was not received is closed: the caller repeats the request on the loop.
@@ -94,7 +94,6 @@ class DirectSender:
         self._is_ended = False
         self._waits = 0  # in a row, each for the only batch
         self._asks = 0  # in a row, without a connection
-        self._unsent: ProducerBatch | None = None  # at the last tick
         self._driven = 0
         self._driven_before = 0
         self._idle_ticks = 0
@@ -313,25 +312,18 @@ class DirectSender:
         if self._is_ended:
             return
         with self._lock:
-            is_left = self._has_unsent()
+            is_lying = self._accumulator.next_linger_ms() <= self._sender.now_ms() - _LYING_MS
             is_used = self._driven != self._driven_before or any(link.is_busy for link in self._links.values())
             self._driven_before = self._driven
             self._idle_ticks = 0 if is_used else self._idle_ticks + 1
             self._is_on = self._idle_ticks < _MOST_IDLE_TICKS
-            was_driving, self._is_driving = self._is_driving, self._is_driving and self._is_on and not is_left
+            was_driving, self._is_driving = self._is_driving, self._is_driving and self._is_on and not is_lying
         if was_driving and not self._is_driving:
             self._sender.wake_here()
         if self._is_on:
             self._loop.call_later(_TICK_MS / 1000, self._tick)
         else:
             self._rest()
-
-    def _has_unsent(self) -> bool:
-        """Whether no thread has come for a batch since its time to linger was over, or since the last tick."""
-        before, self._unsent = self._unsent, self._accumulator.oldest_due()
-        if self._unsent is not None and self._unsent is before:
-            return True
-        return self._accumulator.next_linger_ms() <= self._sender.now_ms() - _LYING_MS
 
     def _rest(self) -> None:
         """No thread sends now: the loop notices closed connections, and closes all after a while."""
