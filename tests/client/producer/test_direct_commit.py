@@ -61,6 +61,7 @@ class Ends:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.answers: list[Any] = []
         self.fails: Callable[[], None] | None = None
+        self.code: ErrorCode | None = None  # instead of the coordinator's
         real_answer = DirectConnection.answer
         real_ask = DirectSender.ask
 
@@ -68,6 +69,8 @@ class Ends:
             found = real_answer(link, patience_s)  # so the coordinator has carried it out
             if link._api_key is ApiKey.END_TXN and self.fails is not None:
                 self.fails()
+            if link._api_key is ApiKey.END_TXN and self.code is not None:
+                found.error_code = self.code
             return found
 
         def ask(direct: DirectSender, *arguments: Any) -> Any:
@@ -137,6 +140,22 @@ def test_a_commit_whose_response_is_lost_is_repeated_by_the_loop(
             direct_sender_of(client)._not_before.clear()
             transact(client, topic, number)
     assert_history(broker.port, topic, committed(first + 20))
+
+
+@pytest.mark.usefixtures("_only_threads_send")
+@pytest.mark.parametrize("code", [ErrorCode.NOT_COORDINATOR, ErrorCode.CONCURRENT_TRANSACTIONS])
+def test_a_coordinator_that_moves_or_is_busy_is_asked_again_by_the_loop(
+    broker: EmbeddedBroker, address: str, monkeypatch: pytest.MonkeyPatch, code: ErrorCode
+) -> None:
+    topic, ends = make_topic(broker.broker), Ends(monkeypatch)
+    with Producer(address, transactional_id=topic) as client:
+        first = transact_until_direct(client, topic, ends)
+        ends.code = code
+        transact(client, topic, first)
+        assert ends.answers[-1].error_code == code
+        ends.code = None
+        transact(client, topic, first + 1)
+    assert_history(broker.port, topic, committed(first + 2))
 
 
 @pytest.mark.usefixtures("_only_threads_send")
