@@ -502,3 +502,11 @@ def test_a_late_marker_of_version_2_does_not_end_the_next_transaction() -> None:
     mark(partition, 2, 2)
     mark(partition, 2, 2)  # a repetition succeeds
     assert partition.log.last_stable_offset == partition.log.log_end_offset
+
+
+def test_a_marker_is_larger_than_any_record_may_be_and_still_ends_its_transaction() -> None:
+    """The topic's limit is for clients: a transaction that cannot be ended would hold readers up forever."""
+    partition = alone(rules=TopicRules(LogSettings(max_message_bytes=72))).partition
+    write(partition, 0)
+    mark(partition, 1, 2)
+    assert partition.log.last_stable_offset == partition.log.log_end_offset == 2

@@ -393,6 +393,10 @@ class ClusterClient:
         self._check_open()
         return await self._coordinators.connect(kind, key)
 
+    def node_of(self, connection: Connection) -> int:
+        """The id of the node that an open connection leads to; -1 for a connection that is closed."""
+        return next((key.node_id for key, each in self._pool.connections() if each is connection), -1)
+
     def forget_coordinator(self, kind: Literal["group", "transaction"], key: str) -> None:
         """After NOT_COORDINATOR and similar errors: look it up again next time."""
         self._coordinators.forget(kind, key)

@@ -240,6 +240,9 @@ class CoordinatorRequests:
         self._cluster = cluster
         self.version = 1
         """The version of transactions, as of the last connection to a coordinator of transactions."""
+        self.coordinator: tuple[int, Connection] | None = None
+        """The coordinator of transactions that was asked last, and the connection to it; None if it did not answer, or
+        is not the coordinator any more."""
 
     async def send(self, ask: Ask, key: str, timeout_ms: float, attempts: Attempts | None = None) -> Any:
         """The response; raises Rejected, TimedOut, or an error that no retry can solve."""
@@ -270,14 +273,14 @@ class CoordinatorRequests:
                 verdict = verdict_of(ask.api_key, code)
                 if verdict is Verdict.MOVED:
                     attempts.moved()
-                    cluster.forget_coordinator(ask.kind, key)
+                    self._forget(ask, key)
                 elif verdict is not Verdict.RETRY:
                     raise Rejected(attempts.failure, verdict)
                 elif code is ErrorCode.CONCURRENT_TRANSACTIONS:
                     wait_ms = CONCURRENT_BACKOFF_MS
             except (NotConnected, TimedOut) as error:
                 attempts.failure = error
-                cluster.forget_coordinator(ask.kind, key)
+                self._forget(ask, key)
             except PenstockError as error:
                 if isinstance(error, Rejected) or not error.retriable:
                     raise
@@ -286,9 +289,16 @@ class CoordinatorRequests:
                 wait_ms = backoff.failed(cluster.clock.monotonic_ms())
             await asyncio.sleep(wait_ms / 1000)
 
+    def _forget(self, ask: Ask, key: str) -> None:
+        self._cluster.forget_coordinator(ask.kind, key)
+        if ask.is_about_transaction:
+            self.coordinator = None
+
     async def _once(self, ask: Ask, connection: Connection, attempts: Attempts) -> Any:
         if ask.is_about_transaction:
             self.version = transaction_version(connection)
+            if self.coordinator is None or self.coordinator[1] is not connection:
+                self.coordinator = self._cluster.node_of(connection), connection
         version = connection.version_of(ask.api_key, at_most=ask.highest)
         if version < ask.lowest:
             theirs = connection.versions.get(ask.api_key)

@@ -303,9 +303,10 @@ class Partition:
         Verifications of the producer are over: they were for the transaction that ends. Raises as `append` does.
         """
         batch = encode_marker(marker, timestamp_ms=now_ms, producer_id=producer_id, producer_epoch=epoch)
-        for header in scan(batch).headers:
+        found = scan(batch)
+        for header in found.headers:
             self.log.producers.check_marker(header, marker, version)
-        self.append(batch, now_ms, done=done, timeout_ms=MARKER_TIMEOUT_MS, from_client=False)
+        self.append(Validated(batch, found), now_ms, done=done, timeout_ms=MARKER_TIMEOUT_MS, from_client=False)
         verification = self._verifications.get(producer_id)
         # In transaction version 2 the next transaction has the epoch of this marker, and may be on its way already.
         if verification is not None and (version < EPOCH_PER_TRANSACTION or verification.epoch < epoch):

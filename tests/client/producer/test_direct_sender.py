@@ -24,7 +24,7 @@ def _only_threads_send(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def direct_sender_of(producer: Producer) -> DirectSender:
-    found = producer._core._direct_sender
+    found = producer._core.direct_sender
     assert found is not None
     return found
 

@@ -89,12 +89,9 @@ class ProducerCore:
         self._reports = StatisticsReporter(self.metrics, settings.on_statistics, settings.statistics_interval_ms)
         self._sender: Sender | None = None
         self._stop_listening: Callable[[], None] | None = None
-        self._direct_sender: DirectSender | None = None
+        self.direct_sender: DirectSender | None = None
         self._may_drive = (
-            is_waited_for_by_threads
-            and settings.linger_ms == 0
-            and settings.required_acks != 0
-            and not self.interceptors.sees_batches
+            is_waited_for_by_threads and settings.required_acks != 0 and not self.interceptors.sees_batches
         )
 
     # --- start and end, on the loop
@@ -125,7 +122,7 @@ class ProducerCore:
         )  # fmt: skip
         self._reports.start()
         if self._may_drive:
-            self._direct_sender = self.accumulator.driver = DirectSender(self._sender, self.accumulator, self.lock)
+            self.direct_sender = self.accumulator.driver = DirectSender(self._sender, self.accumulator, self.lock)
 
     async def flush(self, timeout_s: float | None) -> bool:
         """Whether everything sent before is acknowledged or has failed in time."""
@@ -150,8 +147,8 @@ class ProducerCore:
             left = len(self.accumulator.undone())
             if left:
                 _log.warning("producer closed before all batches were acknowledged: batches=%d", left)
-            if self._direct_sender is not None:
-                await self._direct_sender.end()
+            if self.direct_sender is not None:
+                await self.direct_sender.end()
             await self._sender.end(
                 ClosedError("the producer was closed before the record was acknowledged; it may be in the log or not")
             )
@@ -168,13 +165,22 @@ class ProducerCore:
             self.close_for_sending()
         self.on_freed()
 
-    def hurry(self) -> list[ProducerBatch]:
-        """Make all batches due; returns the unfinished ones. May be called from any thread."""
+    def hurry(self, *, is_driven: bool = False) -> list[ProducerBatch]:
+        """Make all batches due; returns the unfinished ones. May be called from any thread.
+
+        With `is_driven` the calling thread is about to wait for them, and may send the only one itself.
+        """
         with self.lock:
             self.accumulator.make_all_due()
             batches = self.accumulator.undone()
-        self.wake()
+        if batches and not (is_driven and self._is_expected(batches[0])):
+            self.wake()
         return batches
+
+    @property
+    def has_unfinished(self) -> bool:
+        """Whether batches are not acknowledged. Called with the lock held."""
+        return bool(self.accumulator.undone())
 
     def wake(self) -> None:
         if self._sender is not None:
@@ -295,7 +301,7 @@ class ProducerCore:
 
     def _is_expected(self, batch: ProducerBatch | None) -> bool:
         """Whether a thread is likely to send the batch directly."""
-        return self._direct_sender is not None and batch is not None and self._direct_sender.is_expected(batch)
+        return self.direct_sender is not None and batch is not None and self.direct_sender.is_expected(batch)
 
     def _choose(self, topic: TopicQueues, key: bytes | None, partition: int | None) -> tuple[PartitionQueue, bool]:
         """The partition of a record, and whether any other would do."""

@@ -1,13 +1,19 @@
-"""A thread that waits for a lone record sends it itself, over a connection of its own.
+"""A thread that waits for a lone record, or commits a transaction, exchanges it itself, over a connection of its own.
 
 A program that sends one record, waits, and repeats would pay two thread switches per record, each as expensive as a
 nearby broker's response. After three such waits the loop is no longer woken: the waiting thread sends the batch and
 receives the response. For responses under 1 ms it sleeps for half the usual time and then polls for at most 0.3 ms.
+With linger_ms only a flush is such a wait.
 
 Nothing depends on that thread. A batch is sent directly only if its partition has nothing else to send, and nothing
 else of the partition is sent before its response. A thread that stops waiting leaves the connection to the loop,
 which also handles everything but a plain acknowledgement. A record without a waiting thread is sent at the loop's next
-tick (10 ms), and direct sending ends. Not used with TLS, linger_ms, acks=0 or batch interceptors.
+tick (10 ms), and direct sending ends; so does a record whose flush was interrupted, after 50 ms.
+
+`hold` and `ask` exchange one other request, if the connection is free (`TransactionManager.commit_here`). A connection
+whose response was not received is closed: the caller repeats the request on the loop.
+
+Not used with TLS, acks=0 or batch interceptors.
 """
 
 from __future__ import annotations
@@ -29,11 +35,12 @@ from penstock.client.connection import OVERDUE_MS, Connection
 from penstock.client.errors import NotConnected, PenstockError, ProtocolViolation, RequestTimedOut
 from penstock.client.producer.accumulator import Accumulator, OutgoingRequest
 from penstock.client.producer.producer_batch import Callback, ProducerBatch
-from penstock.client.producer.sender import Sender, produce_request
+from penstock.client.producer.sender import HIGHEST_VERSION, Sender, produce_request
 from penstock.wire.errors import WireError
 from penstock.wire.framing import FrameReceiver, decode_response, encode_request
 from penstock.wire.protocol import ApiKey, response_codec
-from penstock.wire.schemas.produce import ProduceRequest, ProduceResponse
+from penstock.wire.schemas.produce import ProduceResponse
+from penstock.wire.types import Message
 
 Ended = Callable[[ProduceResponse | PenstockError], None]
 
@@ -49,6 +56,8 @@ _PATIENCE_S: Final = 0.05
 _OPEN_TIMEOUT_MS: Final = 1_000.0
 _REOPEN_S: Final = 1.0
 _KEEP_S: Final = 10.0
+# For the response to `ask`; the loop has more, and finds out meanwhile whether the broker is still in charge.
+_ASK_PATIENCE_S: Final = 1.0
 _LOOK_AGAIN_S: Final = 0.5
 
 _MOST_ANSWER_BYTES: Final = 1024 * 1024
@@ -80,9 +89,11 @@ class DirectSender:
         self._not_before: dict[int, float] = {}
         self._left_over: dict[DirectConnection, OutgoingRequest] = {}  # whose responses the loop waits for
         self._stop_listening = sender.on_news(self._abandon_moved)
-        self._is_on = False
+        self._is_on = False  # the links belong to the threads
+        self._is_driving = False  # and lone batches are expected to be sent by them
         self._is_ended = False
         self._waits = 0  # in a row, each for the only batch
+        self._asks = 0  # in a row, without a connection
         self._driven = 0
         self._driven_before = 0
         self._idle_ticks = 0
@@ -91,7 +102,12 @@ class DirectSender:
 
     def is_expected(self, batch: ProducerBatch) -> bool:
         """Whether a thread is likely to send this batch, so that the loop need not be woken."""
-        return self._is_on and self._accumulator.is_all(batch)
+        return self._is_driving and self._accumulator.is_all(batch)
+
+    @property
+    def is_driving(self) -> bool:
+        """Whether threads send the batches that they wait for."""
+        return self._is_driving
 
     def drive(self, batch: ProducerBatch, timeout_s: float | None) -> float | None:
         """Send a batch that the calling thread is about to wait for, and receive the response, if possible.
@@ -100,7 +116,10 @@ class DirectSender:
         """
         if threading.get_ident() == self._loop_thread or self._process_id != os.getpid():
             return timeout_s
-        if not self._is_on:
+        if self._settings.linger_ms > 0 and not batch.is_due:
+            self._sender.wake()  # for the timer that `is_expected` may have saved
+            return timeout_s
+        if not self._is_driving:
             self._look_at(batch)
             return timeout_s
         taken = self._take(batch)
@@ -127,7 +146,7 @@ class DirectSender:
     def _take(self, batch: ProducerBatch) -> tuple[DirectConnection, OutgoingRequest] | None:
         with self._lock:
             builder = batch.builder
-            if not self._is_on or batch.is_done or builder is None or builder.size > _MOST_BYTES:
+            if not self._is_driving or batch.is_done or builder is None or builder.size > _MOST_BYTES:
                 return None
             node = self._sender.leader_of(batch.topic, batch.partition)
             link = self._links.get(node)
@@ -151,7 +170,7 @@ class DirectSender:
         is_acknowledged = False
         try:
             version = self._sender.produce_version(link.highest_version)
-            link.send(produce_request(request.batches, version, self._settings), version)
+            link.send(ApiKey.PRODUCE, produce_request(request.batches, version, self._settings), version)
             error = None
             response = link.answer(patience_s)
             is_acknowledged = response is not None and self._sender.acknowledged_alone(request, response)
@@ -163,6 +182,42 @@ class DirectSender:
                 link.is_busy = False
             else:
                 self._post(self._go_on, link, request, error or response)
+
+    def hold(self, node: int, connection: Connection) -> DirectConnection | None:
+        """The connection to a broker, for one `ask`; None if there is none yet or it is in use.
+
+        `connection` is the loop's to that broker. After three calls in a row a direct one is opened.
+        """
+        if threading.get_ident() == self._loop_thread or self._process_id != os.getpid():
+            return None
+        with self._lock:
+            link = self._links.get(node) if self._is_on else None
+            if link is None:
+                self._asks += 1
+                if self._asks >= _CONVINCING_WAITS:
+                    self._asks = 0
+                    self._post(self._begin, node, connection)
+            elif not link.is_busy:
+                link.hold()
+                self._driven += 1
+                return link
+        return None
+
+    def ask(self, node: int, link: DirectConnection, api_key: ApiKey, message: Message, version: int) -> Any:
+        """The response to a request; None if there was none, and the request may have been carried out."""
+        response: Any = None
+        try:
+            link.send(api_key, message, version)
+            response = link.answer(_ASK_PATIENCE_S)
+        except PenstockError as error:
+            _log.debug("direct request failed: api=%s error=%s", api_key.name, error)
+        finally:  # after Ctrl-C, too
+            link.let_go()
+            if response is None:
+                self._post(self._drop, node, link)
+            else:
+                link.is_busy = False
+        return response
 
     def _post(self, fn: Callable[..., object], *arguments: Any) -> None:
         try:
@@ -215,13 +270,15 @@ class DirectSender:
 
     # --- the loop: when direct sending pays
 
-    def _begin(self, node: int) -> None:
+    def _begin(self, node: int, connection: Connection | None = None) -> None:
+        """Leave the links to the threads. With `connection`, only for `ask`: the loop goes on sending batches."""
         if self._is_ended or node < 0:
             return
         if node not in self._links:
             if node not in self._opening and self._loop.time() >= self._not_before.get(node, 0.0):
-                self._opening[node] = self._loop.create_task(self._open(node))
+                self._opening[node] = self._loop.create_task(self._open(node, connection))
             return
+        self._is_driving = self._is_driving or connection is None
         if not self._is_on:
             for link in self._links.values():
                 if not link.is_busy:
@@ -230,9 +287,11 @@ class DirectSender:
             self._is_on = True
             self._loop.call_later(_TICK_MS / 1000, self._tick)
 
-    async def _open(self, node: int) -> None:
+    async def _open(self, node: int, connection: Connection | None) -> None:
         try:
             way = self._sender.connection_to(node)
+            if connection is not None:
+                way = connection, connection.version_of(ApiKey.PRODUCE, at_most=HIGHEST_VERSION)
             link = None if way is None else await open_direct_connection(*way, _OPEN_TIMEOUT_MS)
         except PenstockError as error:
             _log.debug("direct connection failed: error=%s", error)
@@ -246,7 +305,7 @@ class DirectSender:
         else:
             with self._lock:
                 self._links[node] = link
-            self._begin(node)
+            self._begin(node, connection)
 
     def _tick(self) -> None:
         """Continue as long as threads send directly."""
@@ -257,11 +316,13 @@ class DirectSender:
             is_used = self._driven != self._driven_before or any(link.is_busy for link in self._links.values())
             self._driven_before = self._driven
             self._idle_ticks = 0 if is_used else self._idle_ticks + 1
-            self._is_on = not is_lying and self._idle_ticks < _MOST_IDLE_TICKS
+            self._is_on = self._idle_ticks < _MOST_IDLE_TICKS
+            was_driving, self._is_driving = self._is_driving, self._is_driving and self._is_on and not is_lying
+        if was_driving and not self._is_driving:
+            self._sender.wake_here()
         if self._is_on:
             self._loop.call_later(_TICK_MS / 1000, self._tick)
         else:
-            self._sender.wake_here()
             self._rest()
 
     def _rest(self) -> None:
@@ -279,7 +340,7 @@ class DirectSender:
         self._is_ended = True
         self._stop_listening()
         with self._lock:
-            self._is_on = False
+            self._is_on = self._is_driving = False
             links, self._links = self._links, {}
         for task in list(self._opening.values()):
             task.cancel()
@@ -297,8 +358,8 @@ class DirectConnection:
 
     def __init__(self, sock: socket.socket, node: str, version: int, client_id: str | None) -> None:
         self.node = node
-        self.highest_version = version
-        self._version = version  # of the request in flight
+        self.highest_version = version  # of Produce
+        self._api_key, self._version = ApiKey.PRODUCE, version  # of the request in flight
         self.is_busy = False  # a request is in flight
         self._is_held = False  # by a thread
         self._is_closing = False
@@ -323,11 +384,11 @@ class DirectConnection:
         if self._is_closing:
             self._sock.close()
 
-    def send(self, message: ProduceRequest, version: int) -> None:
+    def send(self, api_key: ApiKey, message: Message, version: int) -> None:
         """Send a request; it is in flight when this returns."""
-        self._version = version
+        self._api_key, self._version = api_key, version
         self._correlation_id = self._correlation_id % _MAX_CORRELATION + 1
-        chunks = encode_request(ApiKey.PRODUCE, version, self._correlation_id, self._client_id, message)
+        chunks = encode_request(api_key, version, self._correlation_id, self._client_id, message)
         data = _EMPTY.join(chunks)  # type: ignore[arg-type]
         try:
             sent = self._sock.send(data)
@@ -336,7 +397,7 @@ class DirectConnection:
         if sent < len(data):
             raise NotConnected(self.node, "its send buffer is full")
 
-    def answer(self, patience_s: float) -> ProduceResponse | None:
+    def answer(self, patience_s: float) -> Any:
         """The response; None if it does not arrive in time, but may arrive later."""
         began_s = time.perf_counter()
         awake_until_s = self._doze(began_s) if patience_s > _WORTH_S else began_s
@@ -365,7 +426,7 @@ class DirectConnection:
                     self._usual_s += (took_s - self._usual_s) / _MEMORY
                     return self._decoded(frames)
             except WireError as error:
-                raise ProtocolViolation(self.node, f"in response to Produce: {error}") from error
+                raise ProtocolViolation(self.node, f"in response to {self._api_key.name}: {error}") from error
 
     def _doze(self, now_s: float) -> float:
         """Sleep for half of the usual response time; returns until when to poll after that."""
@@ -377,13 +438,11 @@ class DirectConnection:
             time.sleep(nap_s)
         return time.perf_counter() + _AWAKE_S
 
-    def _decoded(self, frames: list[bytes | memoryview]) -> ProduceResponse:
-        header, position = decode_response(ApiKey.PRODUCE, self._version, frames[0])
+    def _decoded(self, frames: list[bytes | memoryview]) -> Message:
+        header, position = decode_response(self._api_key, self._version, frames[0])
         if header.correlation_id != self._correlation_id or len(frames) > 1:
             raise WireError(f"correlation id {header.correlation_id}, expected {self._correlation_id}")
-        message, _ = response_codec(ApiKey.PRODUCE, self._version).decode(frames[0], position)
-        if not isinstance(message, ProduceResponse):
-            raise WireError(f"a {type(message).__name__}")
+        message: Message = response_codec(self._api_key, self._version).decode(frames[0], position)[0]
         return message
 
     # --- the event loop

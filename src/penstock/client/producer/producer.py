@@ -67,6 +67,7 @@ T = TypeVar("T")
 
 _log = logging.getLogger("penstock.producer")
 _EXIT_FLUSH_S: Final = 5.0
+_DRIVEN_S: Final = 0.05  # for the batch that a commit finds unsent; the loop waits for the others
 _CLOSE_GRACE_S: Final = 5.0  # for closing connections, after the time-out of close()
 _time_ns = time.time_ns
 
@@ -111,6 +112,10 @@ class ProducerCalls(Generic[K, V]):
     async def _all_appended(self, timeout: float | None) -> float | None:
         """Wait until nothing is held up; returns what is left of the time-out."""
         return timeout
+
+    def _commit_here(self, transactions: TransactionManager, timeout: float | None) -> bool:
+        """Commit in the calling thread, if that is possible now."""
+        return False
 
     # ------------------------------------------------------------------------------------------ sending
 
@@ -220,7 +225,8 @@ class ProducerCalls(Generic[K, V]):
         """
         transactions = self._transactional()
         timeout = await self._all_appended(timeout)
-        await self._transact(transactions.commit(timeout), timeout)
+        if not self._commit_here(transactions, timeout):
+            await self._transact(transactions.commit(timeout), timeout)
 
     async def abort_transaction(self, timeout: float | None = None) -> None:
         """Abort: no record of the transaction is seen by read_committed consumers, and no offset counts.
@@ -311,6 +317,14 @@ class _BlockingCalls(ProducerCalls[K, V]):
                 return left_s > 0 and self._room.wait_for(self._may_have_room, left_s)
             finally:
                 self._waiting_for_room -= 1
+
+    def _commit_here(self, transactions: TransactionManager, timeout: float | None) -> bool:
+        direct = self._core.direct_sender
+        if direct is None or self._background.on_loop:
+            return False
+        if direct.is_driving:
+            wait_for_all(self._core.hurry(is_driven=True), min(_DRIVEN_S, _DRIVEN_S if timeout is None else timeout))
+        return transactions.commit_here(direct)
 
     def _may_have_room(self) -> bool:
         return self._core.is_closed or self._core.accumulator.has_room
@@ -476,7 +490,7 @@ class Producer(Generic[K, V]):
         Raises TimedOut after `timeout` seconds.
         """
         deadline_s = None if timeout is None else time.monotonic() + timeout
-        batches = self._core.hurry()
+        batches = self._core.hurry(is_driven=not self._background.on_loop)
         if self._background.on_loop:
             raise ClosedError("flush() in a delivery callback would wait for itself")
         if not wait_for_all(batches, timeout):
