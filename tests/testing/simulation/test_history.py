@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.client.cluster_metadata import TopicPartition
-from penstock.testing.simulation.history import History, Sent, commit_findings, findings, unseen_records
+from penstock.testing.simulation.history import History, Sent, commit_findings, final_commits, findings, unseen_records
 
 PARTITION = TopicPartition("quick", 0)
 
@@ -201,6 +201,14 @@ def test_the_last_commit_is_judged_if_something_was_read_behind_the_lost_part() 
         "quick-0: 5 is committed, but everything from 6 to 7 was read"
     ]
     assert (history.final_commits, history.excused_final_commits) == (3, 1)
+
+
+def test_the_end_of_what_was_acknowledged_is_to_be_committed_unless_readers_may_be_behind_a_loss() -> None:
+    history = read_before_a_loss(5)
+    history.acknowledge(Sent("writer", PARTITION, 21), 4)
+    assert final_commits(history) == {}
+    history.acknowledge(Sent("writer", PARTITION, 22), 5)
+    assert final_commits(history) == {PARTITION: 6}
 
 
 def test_a_member_begins_where_the_group_has_committed_and_leaves_nothing_out() -> None:

@@ -17,9 +17,10 @@ from penstock.client.cluster_metadata import TopicPartition
 from penstock.testing.simulation import __main__ as command
 from penstock.testing.simulation.__main__ import main
 from penstock.testing.simulation.cluster import SimulatedCluster
+from penstock.testing.simulation.faults import parse_schedule
 from penstock.testing.simulation.history import History, Sent, commit_findings, findings
 from penstock.testing.simulation.observer import LATE_REJECTION, Observer, observed
-from penstock.testing.simulation.run import SETTINGS, deterministic, simulate
+from penstock.testing.simulation.run import SETTINGS, Plan, deterministic, simulate
 from penstock.testing.simulation.scheduler import Scheduler, Trace
 from penstock.testing.simulation.workload import JOURNAL, new_consumer, new_producer
 from penstock.wire.protocol import ApiKey, ErrorCode
@@ -181,6 +182,13 @@ def test_a_commit_rejected_after_the_member_has_joined_again_does_not_cost_its_p
     assert late >= 1
     assert (len(generations), lost) == (2, 1)
     assert (read, committed) == ({0, 1}, 2)
+
+
+def test_a_run_goes_on_until_what_a_killed_reader_had_not_committed_is_read_again() -> None:
+    # The reader has everything when it is killed. Its next life has to wait until the coordinator misses it.
+    report = simulate(20, Plan(brokers=1, schedule=tuple(parse_schedule("5.5 crash client-2 for 0.03"))))
+    assert not report.problem, "\n".join([*report.last_lines, report.problem])
+    assert report.starts > 2, "a start in each life"
 
 
 def test_the_command_says_what_it_ran_and_how_to_run_a_failing_seed_again(

@@ -33,7 +33,7 @@ from penstock.testing.simulation.cluster import SimulatedCluster
 from penstock.testing.simulation.cluster_checks import TreeAudit, Unhealed, differences, doubles, moving, unhealed
 from penstock.testing.simulation.fault_injector import LONGEST_WAIT_S, FaultInjector
 from penstock.testing.simulation.faults import Fault, format_schedule, random_schedule
-from penstock.testing.simulation.history import History, commit_findings, findings, unseen_records
+from penstock.testing.simulation.history import History, commit_findings, final_commits, findings, unseen_records
 from penstock.testing.simulation.loop import SimulatedLoop, unreported_finalizers
 from penstock.testing.simulation.observer import Observer, observed
 from penstock.testing.simulation.scheduler import Scheduler, SimulationFailed, Trace
@@ -456,7 +456,13 @@ class _Run:
             raise Violation("; ".join(found[:5]) + more)
 
     def _is_caught_up(self) -> bool:
-        return next(unseen_records(self.history), None) is None
+        """Whether everything was read and committed. What a reader read before it was killed or expelled is read again
+        by the next owner; without these commits the run would end before that.
+        """
+        history = self.history
+        return next(unseen_records(history), None) is None and all(
+            history.committed.get(partition, -1) >= end for partition, end in final_commits(history).items()
+        )
 
     def _await(self, what: str, done: Callable[[], object]) -> None:
         if not self.scheduler.run_until(done, limit_s=self._limit_s, check_every_s=_CHECK_EVERY_S):
