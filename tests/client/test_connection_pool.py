@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -374,6 +375,32 @@ def test_hanging_up_does_not_make_a_new_broker_an_old_one(hang_ups: int) -> None
             connection.close()
 
     run(story())
+
+
+def test_a_broker_that_dies_twice_while_it_is_asked_is_not_treated_as_an_old_one() -> None:
+    async def story() -> None:
+        async def dying(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while server.connections < 3:  # The third one asks for TLS.
+                header, _ = await next_request(reader)
+                if header.api.key is ApiKey.API_VERSIONS:
+                    if server.connections > 1:
+                        reset(writer)
+                    return
+                writer.write(answer_bytes(header, ListGroupsResponse()))
+
+        async with Scripted(dying) as server:
+            error = await failure(server)
+            assert error.cause is Cause.CLOSED
+            assert server.connections == 3, "closed in good order, it was probed; reset, it was not taken for old"
+
+    run(story())
+
+
+def reset(writer: asyncio.StreamWriter) -> None:
+    """End a connection as a machine that loses power and is asked again."""
+    sock = writer.get_extra_info("socket")
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
 
 
 def test_every_address_is_tried_and_has_its_cause() -> None:

@@ -111,6 +111,8 @@ class Connection(asyncio.BufferedProtocol):
         self.on_silence: Callable[[], None] | None = None
         self._has_received = False
         self.first_bytes = b""
+        self.was_reset = False
+        """Whether it broke, instead of being closed by the peer in good order."""
         self.client_id = client_id
         self._loop = loop or asyncio.get_running_loop()
         self._versions: dict[int, tuple[int, int]] = {}
@@ -427,6 +429,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self.closed:
+            self.was_reset = error is not None
             pending = self._receiver.pending_bytes
             cut = f" in the middle of a frame, {pending} bytes into it" if pending else ""
             if not self._versions:

@@ -557,6 +557,8 @@ async def _open_old(address: Address, options: ConnectionOptions) -> Connection:
             # It is a broker. If it knows ApiVersions now, it hung up for another reason, or there is a load balancer.
             if await _agreed(connection, address, options):
                 return connection
+            if connection.was_reset:  # An old broker would close it in good order. This one ended, or the network did.
+                break
         finally:
             if not connection.versions:
                 connection.abort()
