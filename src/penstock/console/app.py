@@ -113,11 +113,22 @@ class Console:
         self.app: ASGIApp = Guard(self._routed(), options.hosts)
 
     def _routed(self) -> Starlette:
-        from penstock.console.pages import acls, brokers, groups, login, overview, records, topics, transactions, users
+        from penstock.console.pages import (
+            acls,
+            brokers,
+            groups,
+            login,
+            overview,
+            records,
+            tables,
+            topics,
+            transactions,
+            users,
+        )
         from penstock.console.static_files import static_file
 
         routes = [Route("/static/{name}", static_file, methods=["GET"])]
-        for module in (overview, topics, records, groups, brokers, transactions, users, acls):
+        for module in (overview, topics, records, groups, tables, brokers, transactions, users, acls):
             for path, handler in module.PAGES.items():
                 routes.append(Route(path, self._page(handler), methods=["GET"]))
             for path, handler in module.CHANGES.items():

@@ -18,6 +18,7 @@ NAV: Final = (
     ("/", "Overview", "g o"),
     ("/topics", "Topics", "g t"),
     ("/groups", "Groups", "g g"),
+    ("/tables", "Tables", "g p"),
     ("/brokers", "Brokers", "g b"),
     ("/transactions", "Transactions", "g x"),
     ("/users", "Users", "g u"),
@@ -25,6 +26,7 @@ NAV: Final = (
     ("/quotas", "Quotas", "g q"),
 )
 PAGE_ROWS: Final = 50
+_EVENTS: Final = ".events"
 
 
 def html_page(title: str, body: Child, *, status: int = 200) -> Response:
@@ -150,6 +152,11 @@ def _referer(visit: Visit) -> str:
     return f"{path}?{given.query}" if same and given.query else path
 
 
+def _path(visit: Visit) -> str:
+    """The page that is shown, also where a stream of events shows it again."""
+    return visit.request.url.path.removesuffix(_EVENTS)
+
+
 def _csrf(visit: Visit) -> Html:
     return h.input(type_="hidden", name="csrf", value=visit.csrf)
 
@@ -232,7 +239,7 @@ def table(
         is_now = column.sort == sort
         down = not descending if is_now else column.descending_first and column.is_number
         query = {name: value for name, value in visit.query.items() if name not in ("sort", "desc", "page")}
-        link = with_query(visit.request.url.path, **query, sort=column.sort, desc="1" if down else "0")
+        link = with_query(_path(visit), **query, sort=column.sort, desc="1" if down else "0")
         order = "descending" if descending else "ascending"
         mark = h.span("▼" if descending else "▲", aria_hidden="true") if is_now else None
         heads.append(
@@ -276,7 +283,7 @@ def pager(visit: Visit, found: Page[Any], noun: str) -> Html:
         if not 1 <= to <= found.pages:
             return h.span(label, cls="off")
         query = {name: value for name, value in visit.query.items() if name != "page"}
-        return h.a(label, href=with_query(visit.request.url.path, **query, page=to), rel=rel)
+        return h.a(label, href=with_query(_path(visit), **query, page=to), rel=rel)
 
     first = (found.number - 1) * PAGE_ROWS + 1
     shown = f"{number(first)}\u2013{number(first + len(found.rows) - 1)} of " if found.pages > 1 else ""

@@ -29,6 +29,7 @@ from penstock.console.html import (
     size,
     with_query,
 )
+from penstock.console.pages.event_stream import event, event_stream
 from penstock.console.pages.layout import (
     Change,
     Column,
@@ -42,7 +43,6 @@ from penstock.console.pages.layout import (
     select_field,
     text_field,
 )
-from penstock.console.pages.overview import event, event_stream
 from penstock.console.pages.topics import name_of, topic_head
 from penstock.console.records.decoding import FORMATS, Registry, decode
 from penstock.console.records.reading import Isolation, PageOfRecords, Shown, read_page

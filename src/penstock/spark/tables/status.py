@@ -63,7 +63,7 @@ def status_of(warehouse: Warehouse, name: str, audit: Callable[[OpenTable], Audi
     found = TableStatus(name)
     try:
         opened = warehouse.open(name)
-        found = _stored(opened)
+        found = _stored(opened, name)
         return _with(found, audit=audit(opened))
     except PenstockError as error:
         return _with(found, error=error.message, hint=error.hint)
@@ -89,13 +89,13 @@ def _with(status: TableStatus, **values: Any) -> TableStatus:
     return replace(status, **values)
 
 
-def _stored(opened: OpenTable) -> TableStatus:
-    """What the files of a table say."""
+def _stored(opened: OpenTable, name: str) -> TableStatus:
+    """What the files of a table say. Its name is that of its folder, which commands open."""
     table = opened.table
     files = opened.store.files()
     dead, dropped, reasons = _dead_letters(opened.dead)
     return TableStatus(
-        table.name, table.topic, table.format, table.mode, sum(file.rows or 0 for file in files), len(files),
+        name, table.topic, table.format, table.mode, sum(file.rows or 0 for file in files), len(files),
         sum(file.size for file in files), opened.store.version, dead, dropped, reasons, last_load(opened.store),
     )  # fmt: skip
 

@@ -1,0 +1,246 @@
+"""The pages of tables and pipelines: what they show, to whom, replay, and warehouses that cannot be read."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.console.visitor import Answer, Visitor, console
+from tests.spark.tables.table_stories import VIEWS, World, view, world_of
+from tests.timeouts import until
+
+from penstock.console.warehouse import Warehouse, WarehouseError, WarehouseOptions
+from penstock.testing import Broker
+from penstock.testing.pytest_plugin import topic_name
+
+PROGRAM = (sys.executable, "-P", "-m", "penstock")
+HOSTILE = "<img src=x onerror=alert(7)>"
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest, broker: Broker) -> str:
+    name = topic_name(request.node.name)
+    broker.create_topic(name, 2)
+    return name
+
+
+@pytest.fixture
+def world(broker: Broker, topic: str, tmp_path: Path) -> Iterator[World]:
+    with world_of(broker, topic, tmp_path) as made:
+        yield made
+
+
+def options(folder: str | Path, program: tuple[str, ...] = PROGRAM) -> WarehouseOptions:
+    return WarehouseOptions(str(folder), program)
+
+
+def options_of(world: World) -> WarehouseOptions:
+    return options(world.warehouse.storage.uri)
+
+
+def with_dead_letters(world: World) -> None:
+    world.views(20)
+    world.send([HOSTILE.encode(), b"bad"], partition=0)
+    world.loader(world.make(schema=VIEWS)).load_new()
+
+
+def shown(visitor: Visitor, path: str, words: str) -> Answer:
+    """The page once it has these words: the warehouse is read in the background."""
+    found: list[Answer] = []
+
+    def has_words() -> bool:
+        found[:] = [visitor.get(path)]
+        return words in found[0].words
+
+    until(has_words, words)
+    return found[0]
+
+
+def test_tables_show_until_when_they_are_complete_and_why_records_are_dead(world: World) -> None:
+    with_dead_letters(world)
+    with console(world.address, warehouse=options_of(world)) as visitor:
+        page = shown(visitor, "/tables", "views").words
+        assert "complete" in page
+        assert time.strftime("%Y-%m-%d", time.gmtime()) in page
+        one = visitor.get("/tables/show", name="views").words
+        assert "Audit by hour" in one
+        assert f"penstock table audit views -w {world.warehouse.storage.uri} -b {world.address}" in one
+        assert "Dead letters by reason" in one
+        dead = visitor.get("/tables/dead", name="views")
+        assert "0:" in dead.words
+        assert "&lt;img" in dead.text
+        assert "<img" not in dead.text
+        assert "No table has these words" in visitor.get("/tables", q="nothing like it").words
+
+
+def test_what_waits_and_what_is_missing_is_on_the_first_screen(world: World) -> None:
+    world.views(20)
+    opened = world.make(schema=VIEWS)
+    world.loader(opened).load_new()
+    world.views(5, first=20)
+    # The rows of a file are lost: its commit is removed from the table, as by a bad tool.
+    opened.store.refresh()
+    gone = opened.store.files()[0]
+    opened.store.delta.delete(f"_partition = {gone.partitions[0]}")  # type: ignore[index]
+    with console(world.address, warehouse=options_of(world)) as visitor:
+        page = shown(visitor, "/", "records are missing").words
+        assert "views" in page
+        assert "problem" in page
+        assert "penstock table audit views" in page
+        with visitor.events("/tables.events") as events:
+            assert "not sound" in next(events)[1]["html"]
+
+
+def test_dead_letters_are_tried_again_after_a_confirmation(world: World) -> None:
+    world.views(4)
+    world.send([b"bad"], partition=0)
+    opened = world.make(schema=VIEWS)
+    world.loader(opened).load_new()
+    with console(world.address, warehouse=options_of(world)) as visitor:
+        shown(visitor, "/tables", "views")
+        token = visitor.token("/tables/dead?name=views")
+        asked = visitor.post("/tables/replay", {"name": "views", "csrf": token})
+        assert "penstock table replay-dead views --local" in asked.words
+        opened.dead.refresh()
+        before = opened.dead.version
+        page = visitor.change("/tables/replay", "/tables/dead?name=views", name="views")
+        assert "1 dead letters were tried again, 0 landed." in page.words
+        opened.dead.refresh()
+        assert opened.dead.version == before
+
+
+def test_a_replay_moves_what_fits_now_into_the_table(world: World) -> None:
+    world.send([b'{"user": "u1", "ms": 5000000000}'], partition=0)
+    opened = world.make(schema=VIEWS, evolution="none")
+    world.loader(opened).load_new()
+    from penstock.spark.tables.warehouse import redeclare
+
+    assert sum(file.rows or 0 for file in opened.dead.files()) == 1
+    redeclare(opened, world.declare(schema=VIEWS.replace("ms int", "ms bigint"), evolution="add"))
+    with console(world.address, warehouse=options_of(world)) as visitor:
+        shown(visitor, "/tables", "views")
+        page = visitor.change("/tables/replay", "/tables/dead?name=views", name="views")
+        assert "1 dead letters were tried again, 1 landed." in page.words
+        opened.store.refresh()
+        assert sum(file.rows or 0 for file in opened.store.files()) == 1
+
+
+def test_a_replay_needs_the_token_and_a_console_that_may_change(world: World) -> None:
+    with_dead_letters(world)
+    with console(world.address, warehouse=options_of(world)) as visitor:
+        shown(visitor, "/tables", "views")
+        fields = {"name": "views", "confirm": "yes"}
+        assert visitor.post("/tables/replay", fields).status == 403
+        assert visitor.get("/tables/replay", **fields).status in (404, 405)
+        token = visitor.token("/tables/dead?name=views")
+        assert Visitor(visitor.port).post("/tables/replay", {**fields, "csrf": token}).status == 403
+        assert visitor.post("/tables/replay", {**fields, "csrf": token, "name": "../views"}).status == 404
+    with console(world.address, warehouse=options_of(world), read_only=True) as visitor:
+        page = shown(visitor, "/tables/dead?name=views", "Try again")
+        assert "This console is read-only." in page.words
+        assert 'action="/tables/replay"' not in page.text
+
+
+def test_a_table_that_is_damaged_is_shown_with_its_error(world: World) -> None:
+    world.views(3)
+    world.loader(world.make(schema=VIEWS)).load_new()
+    for name in (HOSTILE, f"{HOSTILE}__dead"):
+        folder = Path(world.warehouse.storage.uri) / name / "_delta_log"
+        folder.mkdir(parents=True)
+        (folder / f"{0:020d}.json").write_text("{not json\n")
+    with console(world.address, warehouse=options_of(world)) as visitor:
+        page = shown(visitor, "/tables", "cannot be read")
+        assert "views" in page.words
+        for path in ("/", "/tables"):
+            assert "<img" not in visitor.get(path).text
+        assert visitor.get("/tables/show", name=HOSTILE).status in (200, 404)
+        assert "<img" not in visitor.get("/tables/show", name=HOSTILE).text
+
+
+@pytest.mark.parametrize("path", ["/tables/show?name=absent", "/tables/dead?name=absent", "/tables/dead?name=../x"])
+def test_a_table_that_does_not_exist_is_not_found(world: World, path: str) -> None:
+    with console(world.address, warehouse=options_of(world)) as visitor:
+        shown(visitor, "/tables", "No tables in this warehouse")
+        assert visitor.get(path).status == 404
+
+
+def test_without_a_warehouse_the_page_says_how_to_name_one(visitor: Visitor) -> None:
+    page = visitor.get("/tables")
+    assert page.status == 200
+    assert "penstock console --warehouse FOLDER" in page.words
+    assert visitor.get("/tables/show", name="views").status == 404
+    assert visitor.get("/tables.events").status == 404
+
+
+def test_a_warehouse_that_cannot_be_read_says_why(broker: Broker, tmp_path: Path) -> None:
+    with console(broker.address, warehouse=options("nosuch://bucket/tables")) as visitor:
+        page = shown(visitor, "/tables", "cannot use nosuch://bucket/tables")
+        assert page.status == 200
+    missing = ("sh", "-c", """echo '{"message": "deltalake is missing", "hint": "pip install x"}' >&2; exit 2""")
+    with console(broker.address, warehouse=options(tmp_path, missing)) as visitor:
+        assert "pip install x" in shown(visitor, "/tables", "deltalake is missing").words
+    with console(broker.address, warehouse=options(tmp_path, ("sh", "-c", "echo nonsense"))) as visitor:
+        shown(visitor, "/tables", "ended with code 0")
+    with console(broker.address, warehouse=options(tmp_path, (str(tmp_path / "absent"),))) as visitor:
+        shown(visitor, "/tables", "cannot be started")
+
+
+def test_pipelines_show_their_queries_and_failed_ones_are_problems(broker: Broker, tmp_path: Path) -> None:
+    folder = tmp_path / "_pipelines" / "feed"
+    folder.mkdir(parents=True)
+    query = {"name": "feed_entries", "state": "failed", "batch_id": 4, "lag": 1200, "message": HOSTILE}
+    status = {"name": "feed", "state": "failed", "message": "out of memory", "pid": 1, "queries": [query]}
+    (folder / "status.json").write_text(json.dumps(status))
+    with console(broker.address, warehouse=options(tmp_path)) as visitor:
+        page = shown(visitor, "/tables", "feed_entries")
+        assert "1,200" in page.words
+        assert "<img" not in page.text
+        shown(visitor, "/", "is failed: out of memory")
+        assert "penstock pipeline run feed" in visitor.get("/").words
+
+
+def test_the_command_ends_with_the_console(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    program = ("sh", "-c", f"echo $$ > {mark}; exec sleep 1000")
+    warehouse = Warehouse(options(tmp_path, program), "127.0.0.1:1", {})
+    warehouse.look()
+    until(lambda: mark.is_file() and mark.read_text().strip().isdigit(), "the command")
+    pid = mark.read_text().strip()
+    warehouse.close()
+    assert subprocess.run(["kill", "-0", pid], capture_output=True, check=False).returncode != 0
+
+
+def test_a_login_reaches_the_command_in_a_file_that_is_gone_afterwards(tmp_path: Path) -> None:
+    from penstock.properties_file import read_properties
+
+    copy = tmp_path / "copy"
+    script = (
+        'while [ "$1" != --command-config ]; do shift; done; '
+        f'stat -c %a "$2" > {copy}.mode; echo "$2" > {copy}.path; cp "$2" {copy}; '
+        """echo '{"count": 0, "dead": []}'"""
+    )
+    login = {"sasl.jaas.config": 'x required password="a=b #!\\\\ \u00e9\U0001f600\n";'}
+    warehouse = Warehouse(options(tmp_path, ("sh", "-c", script, "sh")), "127.0.0.1:1", login)
+    assert warehouse.letters("views", "") == ([], 0)
+    (found,) = read_properties(copy).properties
+    assert (found.name, found.value) == ("sasl.jaas.config", login["sasl.jaas.config"])
+    assert Path(f"{copy}.mode").read_text().strip() == "600"
+    assert not Path(Path(f"{copy}.path").read_text().strip()).exists()
+
+
+def test_only_so_many_replays_at_once(tmp_path: Path) -> None:
+    warehouse = Warehouse(options(tmp_path, ("sh", "-c", "exec sleep 1000")), "127.0.0.1:1", {})
+    warehouse.replay("one")
+    with pytest.raises(WarehouseError, match="already"):
+        warehouse.replay("one")
+    warehouse.replay("two")
+    with pytest.raises(WarehouseError, match="under way"):
+        warehouse.replay("three")
+    warehouse.close()
+    assert warehouse.replays["one"].done.wait(60)
+    assert warehouse.replays["one"].is_failed
