@@ -11,9 +11,19 @@ from pathlib import Path
 
 import pytest
 from tests.console.visitor import Answer, Visitor, console
-from tests.spark.tables.table_stories import VIEWS, World, view, world_of
+from tests.spark.tables.table_stories import VIEWS, World, world_of
 from tests.timeouts import until
 
+from penstock.client.admin import (
+    AclBinding,
+    AclEntry,
+    Admin,
+    Operation,
+    PatternType,
+    Permission,
+    ResourcePattern,
+    ResourceType,
+)
 from penstock.console.warehouse import Warehouse, WarehouseError, WarehouseOptions
 from penstock.testing import Broker
 from penstock.testing.pytest_plugin import topic_name
@@ -128,6 +138,66 @@ def test_a_replay_moves_what_fits_now_into_the_table(world: World) -> None:
         assert "1 dead letters were tried again, 1 landed." in page.words
         opened.store.refresh()
         assert sum(file.rows or 0 for file in opened.store.files()) == 1
+
+
+USERS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_bob="b\\"=#\\\\ob";'
+PASSWORD = 'b"=#\\ob'
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Broker]:
+    """A broker at whose second listener everybody is a super user."""
+    settings = {
+        "listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": USERS,
+        "authorizer.class.name": "penstock",
+        "super.users": "User:ANONYMOUS",
+    }
+    with Broker(settings=settings) as found:
+        yield found
+
+
+def _log_in(visitor: Visitor) -> None:
+    fields = {"csrf": visitor.token("/login"), "user": "bob", "password": PASSWORD, "mechanism": "PLAIN"}
+    assert visitor.post("/login", fields).status == 303
+
+
+def test_a_visitor_sees_and_changes_what_the_rights_to_the_topic_allow(guarded: Broker, tmp_path: Path) -> None:
+    addresses = {each.protocol: f"{each.host}:{each.port}" for each in guarded.broker.advertised}
+
+    def allow(operation: Operation) -> None:
+        pattern = ResourcePattern(ResourceType.TOPIC, "guarded", PatternType.LITERAL)
+        rule = AclBinding(pattern, AclEntry("User:bob", "*", operation, Permission.ALLOW))
+        with Admin(addresses["PLAINTEXT"]) as admin:
+            assert list(admin.create_acls([rule]).values()) == [None]
+
+    guarded.create_topic("guarded")
+    login = {"security_protocol": "SASL_PLAINTEXT", "request_timeout_ms": 10_000}
+    with world_of(guarded, "guarded", tmp_path) as world:
+        with_dead_letters(world)
+        given = WarehouseOptions(world.warehouse.storage.uri, PROGRAM, {"security.protocol": "SASL_PLAINTEXT"})
+    with console(
+        addresses["SASL_PLAINTEXT"], login=True, mechanism="PLAIN", client_options=login, warehouse=given
+    ) as bob:
+        assert bob.get("/tables").headers["location"] == "/login?to=%2Ftables"
+        _log_in(bob)
+        shown(bob, "/tables", "No tables in this warehouse")
+        assert bob.get("/tables/dead", name="views").status == 404
+        allow(Operation.DESCRIBE)
+        shown(bob, "/tables", "views")
+        for path in ("/tables/show", "/tables/dead"):
+            denied = bob.get(path, name="views")
+            assert denied.status == 403
+            assert "img" not in denied.text
+        allow(Operation.READ)
+        until(lambda: bob.get("/tables/dead", name="views").status == 200, "the right to read")
+        until(lambda: "complete" in bob.get("/tables/show", name="views").words, "an audit with bob's login")
+        fields = {"name": "views", "confirm": "yes", "csrf": bob.token("/tables/dead?name=views")}
+        assert bob.post("/tables/replay", fields).status == 403
+        allow(Operation.ALTER_CONFIGS)
+        until(lambda: bob.post("/tables/replay", fields).status == 303, "the right to replay")
+        assert "2 dead letters were tried again" in bob.get("/tables/dead", name="views").words
 
 
 def test_a_replay_needs_the_token_and_a_console_that_may_change(world: World) -> None:

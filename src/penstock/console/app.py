@@ -115,6 +115,7 @@ class Console:
     def _routed(self) -> Starlette:
         from penstock.console.pages import (
             acls,
+            audit,
             brokers,
             groups,
             login,
@@ -128,7 +129,7 @@ class Console:
         from penstock.console.static_files import static_file
 
         routes = [Route("/static/{name}", static_file, methods=["GET"])]
-        for module in (overview, topics, records, groups, tables, brokers, transactions, users, acls):
+        for module in (overview, topics, records, groups, tables, brokers, transactions, users, acls, audit):
             for path, handler in module.PAGES.items():
                 routes.append(Route(path, self._page(handler), methods=["GET"]))
             for path, handler in module.CHANGES.items():

@@ -24,6 +24,7 @@ NAV: Final = (
     ("/users", "Users", "g u"),
     ("/acls", "ACLs", "g a"),
     ("/quotas", "Quotas", "g q"),
+    ("/audit", "Audit", "g l"),
 )
 PAGE_ROWS: Final = 50
 _EVENTS: Final = ".events"

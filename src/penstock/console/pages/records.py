@@ -86,7 +86,7 @@ class _View:
         self.offset = checked_int(query["offset"], "The offset") if query.get("offset", "").strip() else None
         self.from_ms = time_of(query.get("from", ""))
         self.to_ms = time_of(query.get("to", ""))
-        self.start = _cursor(query.get("at", ""))
+        self.start = cursor_of(query.get("at", ""))
         if self.start is None and self.offset is not None:
             self.start = dict.fromkeys(self.partitions, self.offset)
 
@@ -107,7 +107,7 @@ def time_of(text: str) -> int | None:
     return max(0, int(moment_.timestamp() * 1000))
 
 
-def _cursor(text: str) -> dict[int, int] | None:
+def cursor_of(text: str) -> dict[int, int] | None:
     """Offsets by partition: 0:120,1:7."""
     if not text:
         return None
@@ -122,7 +122,7 @@ def _cursor(text: str) -> dict[int, int] | None:
     return found
 
 
-def _cursor_text(positions: Mapping[int, int]) -> str:
+def cursor_text(positions: Mapping[int, int]) -> str:
     """The positions for an address; empty if they do not fit into one, as with a thousand partitions."""
     text = ",".join(f"{index}:{offset}" for index, offset in sorted(positions.items()))
     return text if len(text) <= _MOST_CURSOR else ""
@@ -288,12 +288,12 @@ def _moves(visit: Visit, name: str, view: _View, found: PageOfRecords) -> Html:
         for record in found.records:
             base[record.partition] = min(record.offset, base[record.partition])
     older = {index: max(found.starts[index], offset - share) for index, offset in base.items()}
-    has_older = bool(_cursor_text(older)) and any(base[index] > found.starts[index] for index in base)
+    has_older = bool(cursor_text(older)) and any(base[index] > found.starts[index] for index in base)
     links: list[Child] = []
     if has_older:
-        links.append(h.a("Older", href=with_query(path, **kept, at=_cursor_text(older)), rel="prev"))
-    if not found.is_at_end and _cursor_text(found.next):
-        links.append(h.a("Newer", href=with_query(path, **kept, at=_cursor_text(found.next)), rel="next"))
+        links.append(h.a("Older", href=with_query(path, **kept, at=cursor_text(older)), rel="prev"))
+    if not found.is_at_end and cursor_text(found.next):
+        links.append(h.a("Newer", href=with_query(path, **kept, at=cursor_text(found.next)), rel="next"))
     if not newest:
         links.append(h.a("Newest", href=with_query(path, **kept)))
     total = sum(found.ends.values()) - sum(found.starts.values())
@@ -376,7 +376,7 @@ async def tail_events(visit: Visit) -> Response:
                     yield event(
                         "records",
                         {"html": joined(rows), "count": len(rows), "skipped": each.skipped,
-                         "at": _cursor_text(each.positions), "problem": each.problem},
+                         "at": cursor_text(each.positions), "problem": each.problem},
                     )  # fmt: skip
             except PenstockError as error:
                 yield event("failed", {"problem": error.message})
@@ -429,7 +429,7 @@ def _step_document(step: Step, rows: list[Html]) -> dict[str, Any]:
         "share": round(progress.share, 4),
         "text": progress_text(progress, step.end, step.problem),
         "end": step.end,
-        "at": _cursor_text(step.positions),
+        "at": cursor_text(step.positions),
         "looked": progress.looked,
         "matched": progress.matched,
     }
@@ -455,7 +455,7 @@ def progress_text(progress: Progress, end: str, problem: str) -> str:
 
 async def _template(visit: Visit, name: str, indexes: Sequence[int]) -> dict[str, str]:
     """The fields of the form; those of a record, to produce it again, if the address names one."""
-    start = _cursor(visit.query.get("again", ""))
+    start = cursor_of(visit.query.get("again", ""))
     if start is None:
         return {}
     chosen = [index for index in start if index in indexes][:1]
