@@ -104,7 +104,8 @@ def test_lines_of_one_time_stay_together(broker: Broker, topic: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [None, b"", b"{", b"[]", b"1", b'{"a": 1}', b'{"event": 3}', b"[" * 100_000, b'{"event": "x", "broker": "y"}']
+    "value",
+    [None, b"", b"{", b"[]", b"1", b'{"a": 1}', b'{"event": 3}', b"[" * 100_000, b'{"event": "x", "broker": "y"}'],
 )  # fmt: skip
 def test_what_is_not_a_line_is_counted_and_skipped(broker: Broker, topic: str, value: bytes | None) -> None:
     assert line_of(value) is None

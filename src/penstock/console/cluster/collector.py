@@ -53,6 +53,7 @@ from penstock.console.cluster.state import (
     group_rows,
     leader_changes,
     leaders_of,
+    newest_leaders,
     state_findings,
     topic_rows,
 )
@@ -287,7 +288,7 @@ class Collector:
                 changes.append(LeaderChange(time_ms, None, self._controller, controller))
             self._controller = controller
         self._elections.extend(changes)
-        self._leaders = leaders
+        self._leaders = newest_leaders(self._leaders, leaders)
 
     async def _slow(self, cluster: ClusterDescription, topics: list[TopicDescription]) -> None:
         """Disks, settings, transactions and clocks: what changes slowly, or costs more."""

@@ -273,6 +273,21 @@ def leader_changes(before: Mapping[str, Leaders], after: Mapping[str, Leaders], 
     return changes
 
 
+def newest_leaders(before: Mapping[str, Leaders], after: Mapping[str, Leaders]) -> dict[str, Leaders]:
+    """The leaders with the highest epochs of two looks: a broker that is behind does not take back what is known."""
+    found = dict(after)
+    for name, now in after.items():
+        then = before.get(name)
+        if then is None or then.pairs == now.pairs or then.topic_id != now.topic_id:
+            continue
+        pairs = list(now.pairs)
+        for at in range(0, min(len(then.pairs), len(pairs)), 2):
+            if then.pairs[at + 1] > pairs[at + 1]:
+                pairs[at : at + 2] = then.pairs[at : at + 2]
+        found[name] = Leaders(now.topic_id, tuple(pairs))
+    return found
+
+
 def state_findings(brokers: Iterable[BrokerRow], groups: Iterable[GroupRow]) -> list[Finding]:
     """What only the console sees: brokers that are away, and lag that grows from sample to sample."""
     findings = [
