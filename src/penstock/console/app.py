@@ -117,6 +117,7 @@ class Console:
             acls,
             audit,
             brokers,
+            export,
             groups,
             login,
             overview,
@@ -129,7 +130,7 @@ class Console:
         from penstock.console.static_files import static_file
 
         routes = [Route("/static/{name}", static_file, methods=["GET"])]
-        for module in (overview, topics, records, groups, tables, brokers, transactions, users, acls, audit):
+        for module in (overview, topics, records, export, groups, tables, brokers, transactions, users, acls, audit):
             for path, handler in module.PAGES.items():
                 routes.append(Route(path, self._page(handler), methods=["GET"]))
             for path, handler in module.CHANGES.items():

@@ -67,7 +67,7 @@ _VALUE_KINDS: Final = (
 _FORMATS: Final = [(each, each if each != "auto" else "automatic") for each in FORMATS]
 
 
-class _View:
+class RecordsView:
     """What the query of a records page asks for."""
 
     def __init__(self, visit: Visit, indexes: Sequence[int]) -> None:
@@ -128,7 +128,7 @@ def cursor_text(positions: Mapping[int, int]) -> str:
     return text if len(text) <= _MOST_CURSOR else ""
 
 
-async def _indexes(visit: Visit, name: str) -> list[int]:
+async def indexes_of(visit: Visit, name: str) -> list[int]:
     """The partitions that can be read: a topic is shown without those that have no leader."""
     described = await visit.account.admin.describe_topic(name)
     return [part.index for part in described.partitions if part.leader is not None]
@@ -139,8 +139,8 @@ async def _indexes(visit: Visit, name: str) -> list[int]:
 
 async def records(visit: Visit) -> Response:
     name = name_of(visit)
-    indexes = await _indexes(visit, name)
-    view = _View(visit, indexes)
+    indexes = await indexes_of(visit, name)
+    view = RecordsView(visit, indexes)
     found = await read_page(
         visit.account.admin, name, view.partitions, limit=view.limit, isolation=view.isolation, start=view.start,
         time_ms=view.from_ms if view.start is None else None,
@@ -276,7 +276,7 @@ def _copies(name: str, record: Shown, words: tuple[str, ...]) -> Html:
     )
 
 
-def _moves(visit: Visit, name: str, view: _View, found: PageOfRecords) -> Html:
+def _moves(visit: Visit, name: str, view: RecordsView, found: PageOfRecords) -> Html:
     """Links to older and newer records."""
     kept = {key: value for key, value in visit.query.items() if key not in ("at", "offset", "from")}
     path = path_of("topics", name, "records")
@@ -306,7 +306,7 @@ def _moves(visit: Visit, name: str, view: _View, found: PageOfRecords) -> Html:
 # --------------------------------------------------------------------------------------------------- tools
 
 
-def _tools(visit: Visit, name: str, view: _View, indexes: Sequence[int]) -> Html:
+def _tools(visit: Visit, name: str, view: RecordsView, indexes: Sequence[int]) -> Html:
     query = visit.query
     path = path_of("topics", name, "records")
     choices = [("", "all"), *((str(index), str(index)) for index in indexes[:500])]
@@ -328,6 +328,7 @@ def _tools(visit: Visit, name: str, view: _View, indexes: Sequence[int]) -> Html
             h.button("Show", cls="primary"),
             h.button("Live tail", type_="button", id="tail", data_events=path_of("topics", name, "tail.events"),
                      aria_pressed="false"),
+            _downloads(name),
             cls="actions",
         ),
         method="get", action=path, cls="card tools", id="browse", aria_label="Browse",
@@ -346,6 +347,7 @@ def _tools(visit: Visit, name: str, view: _View, indexes: Sequence[int]) -> Html
         ),
         h.div(
             h.button("Search", cls="primary"), h.button("Stop", type_="button", id="stop", disabled=True),
+            _downloads(name),
             cls="actions",
         ),
         method="get", action=path, cls="card tools", id="search", role="search", aria_label="Search records",
@@ -354,15 +356,26 @@ def _tools(visit: Visit, name: str, view: _View, indexes: Sequence[int]) -> Html
     return h.div(browse, find, cls="toolbox")
 
 
+def _downloads(name: str) -> Html:
+    """The buttons that make a file of what the form finds."""
+    path = path_of("topics", name, "export")
+    return joined(
+        *(
+            h.button(label, name="as", value=kind, formaction=path, title="At most 10,000 records")
+            for kind, label in (("jsonl", "Download JSON"), ("csv", "Download CSV"))
+        )
+    )
+
+
 # --------------------------------------------------------------------------------------------------- live tail
 
 
 async def tail_events(visit: Visit) -> Response:
     name = name_of(visit)
-    view = _View(visit, await _indexes(visit, name))
+    view = RecordsView(visit, await indexes_of(visit, name))
     matcher = None
     if visit.query.get("text"):
-        matcher = Matcher(_query_of(visit))
+        matcher = Matcher(query_of(visit))
 
     async def stream() -> AsyncIterator[str]:
         arrivals = tail(
@@ -387,13 +400,13 @@ async def tail_events(visit: Visit) -> Response:
 # --------------------------------------------------------------------------------------------------- search
 
 
-def _query_of(visit: Visit) -> Query:
+def query_of(visit: Visit, hits: int | None = None) -> Query:
     query = visit.query
     where: Where = next((each for each in WHERE if each == query.get("where")), "anywhere")
     try:
         return Query(
             query.get("text", ""), where, query.get("path", ""), is_exact=query.get("exact") == "1",
-            ignores_case=query.get("nocase") == "1", hits=visit.number("hits", 100, least=1, most=500),
+            ignores_case=query.get("nocase") == "1", hits=hits or visit.number("hits", 100, least=1, most=500),
         )  # fmt: skip
     except InvalidSearch as error:
         raise Invalid(str(error)) from None
@@ -402,8 +415,8 @@ def _query_of(visit: Visit) -> Query:
 async def search_events(visit: Visit) -> Response:
     name = name_of(visit)
     try:
-        wanted = _query_of(visit)
-        view = _View(visit, await _indexes(visit, name))
+        wanted = query_of(visit)
+        view = RecordsView(visit, await indexes_of(visit, name))
     except Invalid as error:
         return JSONResponse({"problem": error.text}, 400)
     except UnknownTopic as error:
@@ -476,7 +489,7 @@ async def _template(visit: Visit, name: str, indexes: Sequence[int]) -> dict[str
 
 async def produce_page(visit: Visit) -> Response:
     name = name_of(visit)
-    indexes = await _indexes(visit, name)
+    indexes = await indexes_of(visit, name)
     given = await _template(visit, name, indexes)
     head, links = topic_head(visit, name)
     choices = [("", "by the key"), *((str(index), str(index)) for index in indexes[:500])]
