@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, Response, StreamingResponse
 
 from penstock import __version__
 from penstock.client.diagnosis import PROBLEM
 from penstock.console.app import Visit
 from penstock.console.cluster.state import Page
-from penstock.console.html import Child, Html, h, joined, number, with_query
+from penstock.console.html import Child, Html, h, joined, json_text, number, with_query
 from penstock.console.static_files import address_of
 
 NAV: Final = (
@@ -160,6 +160,19 @@ def _path(visit: Visit) -> str:
 
 def _csrf(visit: Visit) -> Html:
     return h.input(type_="hidden", name="csrf", value=visit.csrf)
+
+
+# --------------------------------------------------------------------------------------------------- events
+
+
+def event(name: str, data: dict[str, object]) -> str:
+    return f"event: {name}\ndata: {json_text(data)}\n\n"
+
+
+def event_stream(parts_: AsyncIterator[str]) -> Response:
+    return StreamingResponse(
+        parts_, media_type="text/event-stream", headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    )
 
 
 # --------------------------------------------------------------------------------------------------- parts

@@ -28,8 +28,7 @@ from penstock.console.html import (
     with_query,
 )
 from penstock.console.pages import tables
-from penstock.console.pages.event_stream import event, event_stream
-from penstock.console.pages.layout import Column, card, code, empty, page, table, tag
+from penstock.console.pages.layout import Column, card, code, empty, event, event_stream, page, table, tag
 
 _ROWS: Final = 8
 _EVENT_S: Final = 1.0

@@ -29,7 +29,6 @@ from penstock.console.html import (
     size,
     with_query,
 )
-from penstock.console.pages.event_stream import event, event_stream
 from penstock.console.pages.layout import (
     Change,
     Column,
@@ -38,6 +37,8 @@ from penstock.console.pages.layout import (
     check_field,
     confirmed,
     empty,
+    event,
+    event_stream,
     field,
     page,
     select_field,

@@ -35,7 +35,6 @@ from penstock.console.html import (
     size,
     with_query,
 )
-from penstock.console.pages.event_stream import event, event_stream
 from penstock.console.pages.layout import (
     PAGE_ROWS,
     Change,
@@ -45,6 +44,8 @@ from penstock.console.pages.layout import (
     code,
     confirmed,
     empty,
+    event,
+    event_stream,
     facts,
     page,
     pager,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ from penstock.client.admin import (
     ResourcePattern,
     ResourceType,
 )
-from penstock.console.warehouse import Warehouse, WarehouseError, WarehouseOptions
+from penstock.console.warehouse import WarehouseOptions
 from penstock.testing import Broker
 from penstock.testing.pytest_plugin import topic_name
 
@@ -272,45 +271,3 @@ def test_pipelines_show_their_queries_and_failed_ones_are_problems(broker: Broke
         assert "<img" not in page.text
         shown(visitor, "/", "is failed: out of memory")
         assert "penstock pipeline run feed" in visitor.get("/").words
-
-
-def test_the_command_ends_with_the_console(tmp_path: Path) -> None:
-    mark = tmp_path / "mark"
-    program = ("sh", "-c", f"echo $$ > {mark}; exec sleep 1000")
-    warehouse = Warehouse(options(tmp_path, program), "127.0.0.1:1", {})
-    warehouse.look()
-    until(lambda: mark.is_file() and mark.read_text().strip().isdigit(), "the command")
-    pid = mark.read_text().strip()
-    warehouse.close()
-    assert subprocess.run(["kill", "-0", pid], capture_output=True, check=False).returncode != 0
-
-
-def test_a_login_reaches_the_command_in_a_file_that_is_gone_afterwards(tmp_path: Path) -> None:
-    from penstock.properties_file import read_properties
-
-    copy = tmp_path / "copy"
-    script = (
-        'while [ "$1" != --command-config ]; do shift; done; '
-        f'stat -c %a "$2" > {copy}.mode; echo "$2" > {copy}.path; cp "$2" {copy}; '
-        """echo '{"count": 0, "dead": []}'"""
-    )
-    login = {"sasl.jaas.config": 'x required password="a=b #!\\\\ \u00e9\U0001f600\n";'}
-    warehouse = Warehouse(options(tmp_path, ("sh", "-c", script, "sh")), "127.0.0.1:1", login)
-    assert warehouse.letters("views", "") == ([], 0)
-    (found,) = read_properties(copy).properties
-    assert (found.name, found.value) == ("sasl.jaas.config", login["sasl.jaas.config"])
-    assert Path(f"{copy}.mode").read_text().strip() == "600"
-    assert not Path(Path(f"{copy}.path").read_text().strip()).exists()
-
-
-def test_only_so_many_replays_at_once(tmp_path: Path) -> None:
-    warehouse = Warehouse(options(tmp_path, ("sh", "-c", "exec sleep 1000")), "127.0.0.1:1", {})
-    warehouse.replay("one")
-    with pytest.raises(WarehouseError, match="already"):
-        warehouse.replay("one")
-    warehouse.replay("two")
-    with pytest.raises(WarehouseError, match="under way"):
-        warehouse.replay("three")
-    warehouse.close()
-    assert warehouse.replays["one"].done.wait(60)
-    assert warehouse.replays["one"].is_failed
