@@ -52,6 +52,8 @@ def console_program(broker: Broker, folder: str) -> list[str]:
     words += ["--http-url", f"http://127.0.0.1:{broker.http_port}", "--http-port", str(broker.http_port)]
     if broker.settings.penstock_console_warehouse:
         words += ["--warehouse", broker.settings.penstock_console_warehouse]
+    if broker.settings.zookeeper_connect:
+        words += ["--zookeeper-groups", broker.settings.zookeeper_connect]
     if broker.settings.penstock_audit_topic:
         words += ["--audit-topic", broker.settings.penstock_audit_topic]
     properties = _client_properties(broker.settings, listener)

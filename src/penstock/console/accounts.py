@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from penstock.client.addresses import ZooKeeperAddress
 from penstock.client.admin import AsyncAdmin
 from penstock.client.errors import PenstockError
 from penstock.console.cluster.collector import Collector
@@ -50,6 +51,8 @@ class ConsoleOptions:
     """Options that the shown commands need to reach the same cluster."""
     warehouse: WarehouseOptions | None = None
     """The tables that are loaded from this cluster."""
+    zookeeper: ZooKeeperAddress | None = None
+    """Where consumers up to Kafka 0.9 keep their groups."""
     audit_topic: str = ""
     """The topic of the audit log; brokers say which one it is to those who may see their settings."""
 

@@ -62,6 +62,13 @@ def test_the_console_of_a_broker_shows_the_warehouse_of_its_settings(tmp_path: P
         until(lambda: "No tables in this warehouse." in visitor.get("/tables").words, "the warehouse")
 
 
+@pytest.mark.parametrize("where", ["kafka://a:1", "a b", "zookeeper://"])
+def test_what_is_not_a_zookeeper_is_rejected_before_anything_starts(where: str) -> None:
+    result = CliRunner().invoke(console, ["-b", "127.0.0.1:1", "--zookeeper-groups", where])
+    assert result.exit_code == 2
+    assert where.partition("://")[2] in result.output
+
+
 def test_a_relative_warehouse_is_that_of_the_working_folder(tmp_path: Path) -> None:
     words = ("--port", "0", "--http-port", "0", "--warehouse", "absent")
     with Broker() as broker, _run("-b", broker.address, *words) as process:

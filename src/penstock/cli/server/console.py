@@ -22,6 +22,7 @@ from penstock.cli.log_format import LEVELS, log_to_stderr
 from penstock.cli.output import CommandError
 
 if TYPE_CHECKING:
+    from penstock.client.addresses import ZooKeeperAddress
     from penstock.console.server import ConsoleServer
     from penstock.console.warehouse import WarehouseOptions
 
@@ -50,6 +51,9 @@ _DISPENSABLE: Final = "800"
 @click.option("--registry", metavar="URL", default="", help="Address of a schema registry, to decode values.")
 @click.option("-w", "--warehouse", "warehouse_uri", metavar="FOLDER", default="", envvar="PENSTOCK_WAREHOUSE",
               show_envvar=True, help="Folder or URI of the tables that are loaded from this cluster.")  # fmt: skip
+@click.option("--zookeeper-groups", metavar="HOST:PORT/CHROOT", default="",
+              help="ZooKeeper in which consumers of Kafka 0.8 and 0.9 keep their groups.  "
+              "[default: --zookeeper]")  # fmt: skip
 @click.option("--audit-topic", metavar="TOPIC", default="",
               help="Topic of the audit log.  [default: the brokers' penstock.audit.topic]")  # fmt: skip
 @click.option("--socket", "path", hidden=True, help="Listen on a Unix-domain socket instead.")
@@ -69,6 +73,7 @@ def console(
     http_token: str | None,
     registry: str,
     warehouse_uri: str,
+    zookeeper_groups: str,
     audit_topic: str,
     path: str | None,
     idle_s: float,
@@ -96,6 +101,7 @@ def console(
             cluster.servers, client_options, mechanism=cluster.properties.get("sasl.mechanism", "SCRAM-SHA-512"),
             login=login, read_only=read_only, hosts=hosts, http_urls=http_url, http_port=http_port,
             http_token=http_token, registry_url=registry, words=_words(), audit_topic=audit_topic,
+            zookeeper=_zookeeper(cluster, zookeeper_groups),
             warehouse=_warehouse(cluster, warehouse_uri),
         )  # fmt: skip
         server = ConsoleServer(options, idle_s=idle_s)
@@ -124,6 +130,19 @@ def _warehouse(cluster: Cluster, uri: str) -> WarehouseOptions | None:
         return None
     whole = uri if "://" in uri else os.path.abspath(uri)
     return WarehouseOptions(whole, (sys.executable, "-P", "-m", "penstock"), cluster.properties)
+
+
+def _zookeeper(cluster: Cluster, given: str) -> ZooKeeperAddress | None:
+    """The ZooKeeper of old consumers: the given one, or the one that names the brokers."""
+    from penstock.client.addresses import ZooKeeperAddress, parse_bootstrap
+
+    if not given:
+        servers = parse_bootstrap(cluster.servers)
+        return servers if isinstance(servers, ZooKeeperAddress) else None
+    found = parse_bootstrap(given if "://" in given else f"zookeeper://{given}")
+    if not isinstance(found, ZooKeeperAddress):
+        raise CommandError(f"{given} is not the address of a ZooKeeper.", "Use --zookeeper-groups HOST:PORT/CHROOT.")
+    return found
 
 
 def _give_way() -> None:
