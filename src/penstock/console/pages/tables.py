@@ -470,9 +470,8 @@ async def dead(visit: Visit) -> Response:
         links,
         h.p("Only those with the reason ", h.strong(reason), ". ",
             h.a("Show all", href=with_query("/tables/dead", name=row.name))) if reason else None,
+        h.div(_replay_card(visit, row), _reasons(row) if not reason else None, cls="columns"),
         content,
-        _reasons(row) if not reason else None,
-        _replay_card(visit, row),
         card("On the command line", code(visit.command(*words))),
         heading=head,
     )  # fmt: skip
