@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -127,4 +128,24 @@ def test_tables_that_cannot_be_read_any_more_stay_with_the_error(
     until(lambda: bool(warehouse.view.errors), "the error")
     assert warehouse.view.tables["views"].rows == 3
     warehouse.close()
+    warehouse.close()
+
+
+def test_only_so_many_read_dead_letters_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_WAIT_S", 0.01)
+    monkeypatch.setattr(module, "_LETTERS", threading.BoundedSemaphore(1))
+    warehouse = saying(tmp_path, '{"count": 0, "dead": []}')
+    with module._LETTERS, pytest.raises(WarehouseError, match="Too many visitors"):
+        warehouse.letters("views", "")
+    for _ in range(2):
+        assert warehouse.letters("views", "") == ([], 0)
+
+
+def test_one_login_at_a_time_reads_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_READINGS", threading.BoundedSemaphore(1))
+    warehouse = saying(tmp_path, '{"time": 1, "tables": []}')
+    with module._READINGS:
+        warehouse.look()
+        assert not warehouse._ready.wait(0.3)
+    assert warehouse._ready.wait(PATIENCE_S)
     warehouse.close()

@@ -1,8 +1,8 @@
 """The tables and pipelines of a warehouse, as `penstock table` and `penstock pipeline` report them.
 
 Reading tables needs Arrow and Delta, 150 MB that most visitors never need. So a command in a process of its own reads
-them, with the login of the visitor, while somebody looks: at most a fifth of the time, and one at a time. The console
-keeps what it printed. Its size and its time are bounded, and it ends with the console.
+them, with the login of the visitor, while somebody looks: at most a fifth of the time, and one login after the other.
+The console keeps what it printed. Its size and its time are bounded, and it ends with the console.
 """
 
 from __future__ import annotations
@@ -36,6 +36,10 @@ _ERROR_BYTES: Final = 64 * 1024
 _MOST_REPLAYS: Final = 2
 _KEPT_REPLAYS: Final = 50
 MOST_LETTERS: Final = 100
+_WAIT_S: Final = 5.0
+# For all logins together: each command takes some 150 MB.
+_READINGS = threading.BoundedSemaphore(1)
+_LETTERS = threading.BoundedSemaphore(2)
 _LETTER_BYTES: Final = 2_000
 _HEX: Final = "\\u{:04x}"
 
@@ -287,7 +291,12 @@ class Warehouse:
         """The newest dead letters of a table, with one reason if given, and how many there are. Blocking."""
         words = ["--max", str(MOST_LETTERS), "--value-bytes", str(_LETTER_BYTES)]
         words += ["--reason", reason] if reason else []
-        found = self._json(["table", "dead", *words, "-w", self.options.uri], _Letters, _DEAD_S, table)
+        if not _LETTERS.acquire(timeout=_WAIT_S):
+            raise WarehouseError("Too many visitors are reading dead letters.", "Try again in a moment.")
+        try:
+            found = self._json(["table", "dead", *words, "-w", self.options.uri], _Letters, _DEAD_S, table)
+        finally:
+            _LETTERS.release()
         return found.dead, found.count
 
     def replay_words(self, table: str) -> list[str]:
@@ -332,7 +341,8 @@ class Warehouse:
             self._pause.clear()
             started = time.monotonic()
             try:
-                self.view = self._read()
+                with _READINGS:
+                    self.view = self._read()
             except Exception:  # noqa: BLE001 - a bug in one part must not end the console
                 _log.exception("the warehouse cannot be read")
                 self.view = View(_now_ms(), errors=(("The console failed to read the warehouse; see its log.", ""),))

@@ -193,6 +193,7 @@ def _describe_json(output: Output, opened: OpenTable) -> None:
 @table.command(short_help="Show until when tables are complete, and their dead letters.")
 @click.argument("names", metavar="[TABLE]...", nargs=-1)
 @click.option("--since", "since_ms", type=Timestamp(), help="Audit from the hour of this time.  [default: a day ago]")
+@watch_option
 @warehouse_option
 @format_option
 @cluster_command
