@@ -9,7 +9,16 @@ import pytest
 from tests.console.visitor import Visitor, console
 from tests.timeouts import until
 
-from penstock.client.admin import Admin
+from penstock.client.admin import (
+    AclBinding,
+    AclEntry,
+    Admin,
+    Operation,
+    PatternType,
+    Permission,
+    ResourcePattern,
+    ResourceType,
+)
 from penstock.client.producer import Producer
 from penstock.testing import Broker
 
@@ -78,3 +87,34 @@ def test_without_an_audit_log_the_page_says_how_to_have_one(visitor: Visitor, br
     assert "penstock.audit.topic=audit" in visitor.get("/audit").words
     with console(broker.address, audit_topic="absent") as found:
         assert "There is no topic absent that you may see." in found.get("/audit").words
+
+
+def test_the_audit_log_is_shown_to_those_who_may_read_its_topic() -> None:
+    settings = {
+        "listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config":
+            'org.apache.kafka.common.security.plain.PlainLoginModule required user_bob="b";',
+        "authorizer.class.name": "penstock", "super.users": "User:ANONYMOUS", "penstock.audit.topic": "audit",
+    }  # fmt: skip
+    login = {"security_protocol": "SASL_PLAINTEXT", "request_timeout_ms": 10_000}
+    with Broker(settings=settings) as broker, Admin(broker.address) as admin:
+        addresses = {each.protocol: f"{each.host}:{each.port}" for each in broker.broker.advertised}
+        admin.create_topic("kept-secret")
+        with console(
+            addresses["SASL_PLAINTEXT"], login=True, mechanism="PLAIN", client_options=login, audit_topic="audit"
+        ) as bob:
+            fields = {"csrf": bob.token("/login"), "user": "bob", "password": "b", "mechanism": "PLAIN"}
+            assert bob.post("/login", fields).status == 303
+            pattern = ResourcePattern(ResourceType.TOPIC, "audit", PatternType.LITERAL)
+            for operation in (None, Operation.DESCRIBE):
+                if operation is not None:
+                    entry = AclEntry("User:bob", "*", operation, Permission.ALLOW)
+                    admin.create_acls([AclBinding(pattern, entry)])
+                    until(lambda: "/topics/audit" in bob.get("/topics").text, "the right to see it")
+                denied = bob.get("/audit")
+                assert denied.status == 403
+                assert "kept-secret" not in denied.text
+            admin.create_acls([AclBinding(pattern, AclEntry("User:bob", "*", Operation.READ, Permission.ALLOW))])
+            until(lambda: bob.get("/audit").status == 200, "the right to read it")
+            until(lambda: "Topic kept-secret" in bob.get("/audit").words, "the log")
