@@ -50,6 +50,12 @@ def console_program(broker: Broker, folder: str) -> list[str]:
     words = [sys.executable, "-P", "-m", "penstock", "console", "-b", f"{host}:{listener.port}"]
     words += ["--socket", f"{folder}/console", "--idle", str(CONSOLE_IDLE_S), "--log-level", "warning"]
     words += ["--http-url", f"http://127.0.0.1:{broker.http_port}", "--http-port", str(broker.http_port)]
+    if broker.settings.penstock_console_warehouse:
+        words += ["--warehouse", broker.settings.penstock_console_warehouse]
+    if broker.settings.zookeeper_connect:
+        words += ["--zookeeper-groups", broker.settings.zookeeper_connect]
+    if broker.settings.penstock_audit_topic:
+        words += ["--audit-topic", broker.settings.penstock_audit_topic]
     properties = _client_properties(broker.settings, listener)
     if properties:
         path = f"{folder}/client.properties"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 from tests.console.visitor import Visitor, console
@@ -242,3 +243,18 @@ def test_what_was_changed_is_shown_soon(visitor: Visitor, broker: Broker) -> Non
     visitor.get("/topics")
     visitor.change("/topics", name=f"new-{time.time_ns()}")
     until(lambda: "new-" in visitor.get("/topics").words, "the new topic")
+
+
+def test_an_election_is_shown_with_its_epoch(tmp_path: Path) -> None:
+    port = free_port()
+    with Broker(tmp_path, port=port) as broker:
+        broker.create_topic("moved")
+        address = broker.address
+        stack = console(address)
+        visitor = stack.__enter__()
+        until(lambda: "No partition and no controller has changed" in visitor.get("/brokers").words, "a first look")
+    try:
+        with Broker(tmp_path, port=port):
+            until(lambda: "moved-0 broker 0 broker 0 0 \u2192 1" in visitor.get("/brokers").words, "the election")
+    finally:
+        stack.__exit__(None, None, None)

@@ -12,9 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from penstock.client.addresses import ZooKeeperAddress
 from penstock.client.admin import AsyncAdmin
 from penstock.client.errors import PenstockError
 from penstock.console.cluster.collector import Collector
+from penstock.console.warehouse import Warehouse, WarehouseOptions
+from penstock.security.credentials import format_jaas, kind_of
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +49,12 @@ class ConsoleOptions:
     registry_url: str = ""
     words: tuple[str, ...] = ()
     """Options that the shown commands need to reach the same cluster."""
+    warehouse: WarehouseOptions | None = None
+    """The tables that are loaded from this cluster."""
+    zookeeper: ZooKeeperAddress | None = None
+    """Where consumers up to Kafka 0.9 keep their groups."""
+    audit_topic: str = ""
+    """The topic of the audit log; brokers say which one it is to those who may see their settings."""
 
 
 class Account:
@@ -67,6 +76,9 @@ class Account:
             http_port=options.http_port,
             http_token=options.http_token,
         )
+        self.warehouse = (
+            None if options.warehouse is None else Warehouse(options.warehouse, self.servers, _properties_of(login))
+        )
         self._admin: AsyncAdmin | None = None
         self.is_closed = False
 
@@ -83,8 +95,19 @@ class Account:
     async def close(self) -> None:
         self.is_closed = True
         await asyncio.to_thread(self.collector.close)
+        if self.warehouse is not None:
+            await asyncio.to_thread(self.warehouse.close)
         if self._admin is not None:
             await self._admin.close()
+
+
+def _properties_of(login: Mapping[str, Any]) -> dict[str, str]:
+    """The client properties of a visitor's login."""
+    if not login:
+        return {}
+    mechanism = login["sasl_mechanism"]
+    user = {"username": login["sasl_plain_username"], "password": login["sasl_plain_password"]}
+    return {"sasl.mechanism": mechanism, "sasl.jaas.config": format_jaas(kind_of(mechanism), user)}
 
 
 class Accounts:

@@ -7,12 +7,13 @@ failed and what to do.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -33,6 +34,9 @@ from penstock.console.accounts import Account, Accounts, ConsoleOptions
 from penstock.console.cluster.state import Snapshot
 from penstock.console.records.decoding import Registry
 from penstock.console.security import Forbidden, Guard, Keys, Session, form_of
+
+if TYPE_CHECKING:
+    from penstock.console.cluster.zookeeper_groups import ZooKeeperGroups
 
 _log = logging.getLogger(__name__)
 
@@ -110,14 +114,46 @@ class Console:
         self.keys = Keys()
         self.accounts = Accounts(options)
         self.registry = registry or (Registry(options.registry_url) if options.registry_url else None)
+        self.zookeeper_groups: ZooKeeperGroups | None = None
+        if options.zookeeper is not None:
+            from penstock.console.cluster.zookeeper_groups import ZooKeeperGroups
+
+            self.zookeeper_groups = ZooKeeperGroups(options.zookeeper)
         self.app: ASGIApp = Guard(self._routed(), options.hosts)
 
     def _routed(self) -> Starlette:
-        from penstock.console.pages import acls, brokers, groups, login, overview, records, topics, transactions, users
+        from penstock.console.pages import (
+            acls,
+            audit,
+            brokers,
+            export,
+            groups,
+            login,
+            overview,
+            records,
+            tables,
+            topics,
+            transactions,
+            users,
+            zookeeper_groups,
+        )
         from penstock.console.static_files import static_file
 
         routes = [Route("/static/{name}", static_file, methods=["GET"])]
-        for module in (overview, topics, records, groups, brokers, transactions, users, acls):
+        for module in (
+            overview,
+            topics,
+            records,
+            export,
+            groups,
+            zookeeper_groups,
+            tables,
+            brokers,
+            transactions,
+            users,
+            acls,
+            audit,
+        ):
             for path, handler in module.PAGES.items():
                 routes.append(Route(path, self._page(handler), methods=["GET"]))
             for path, handler in module.CHANGES.items():
@@ -131,6 +167,8 @@ class Console:
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
         yield
         await self.accounts.close()
+        if self.zookeeper_groups is not None:
+            await asyncio.to_thread(self.zookeeper_groups.close)
 
     async def _missing(self, request: Request, _: Exception) -> Response:
         from penstock.console.pages.layout import plain_page

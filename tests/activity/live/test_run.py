@@ -234,7 +234,7 @@ def test_the_children_are_commands_that_say_everything(tmp_path: Path) -> None:
     )
     assert plan.broker_command()[4:] == [
         "server", "start", "--data-dir", str(tmp_path / "broker"), "--listen", "127.0.0.1:19", "--http-port", "20",
-        "--set", "group.initial.rebalance.delay.ms=0",
+        "--set", "group.initial.rebalance.delay.ms=0", "--set", f"penstock.console.warehouse={tmp_path / 'warehouse'}",
     ]  # fmt: skip
     assert plan.pipelines_command()[4:] == [
         "pipeline", "run", "feed", "search", "--master", "local[2]", "--value-format", "json", "--warehouse",

@@ -55,6 +55,30 @@ def test_a_name_can_be_allowed_and_changes_forbidden() -> None:
             process.terminate()
 
 
+def test_the_console_of_a_broker_shows_the_warehouse_of_its_settings(tmp_path: Path) -> None:
+    settings = {"penstock.console.warehouse": f"{tmp_path}/a b", "penstock.audit.topic": "audit"}
+    with Broker(settings=settings, http_port=0) as broker:
+        visitor = Visitor(broker.http_port or 0)
+        until(lambda: "No tables in this warehouse." in visitor.get("/tables").words, "the warehouse")
+
+
+@pytest.mark.parametrize("where", ["kafka://a:1", "a b", "zookeeper://"])
+def test_what_is_not_a_zookeeper_is_rejected_before_anything_starts(where: str) -> None:
+    result = CliRunner().invoke(console, ["-b", "127.0.0.1:1", "--zookeeper-groups", where])
+    assert result.exit_code == 2
+    assert where.partition("://")[2] in result.output
+
+
+def test_a_relative_warehouse_is_that_of_the_working_folder(tmp_path: Path) -> None:
+    words = ("--port", "0", "--http-port", "0", "--warehouse", "absent")
+    with Broker() as broker, _run("-b", broker.address, *words) as process:
+        try:
+            visitor = Visitor(_port_of(process))
+            until(lambda: "No tables in this warehouse." in visitor.get("/tables").words, "the warehouse")
+        finally:
+            process.terminate()
+
+
 def test_a_socket_is_served_until_the_parent_is_gone(tmp_path: Path) -> None:
     path = tmp_path / "console"
     with Broker() as broker, _run("-b", broker.address, "--socket", str(path), "--http-port", "0") as process:

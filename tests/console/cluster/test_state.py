@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 from penstock.client.admin import ClusterDescription, GroupListing, PartitionDescription, TopicDescription
-from penstock.client.cluster_metadata import Node
-from penstock.console.cluster.state import GroupRow, broker_rows, group_rows, page_of, state_findings, topic_rows
+from penstock.client.cluster_metadata import Node, TopicPartition
+from penstock.console.cluster.state import (
+    GroupRow,
+    LeaderChange,
+    broker_rows,
+    group_rows,
+    leader_changes,
+    leaders_of,
+    newest_leaders,
+    page_of,
+    state_findings,
+    topic_rows,
+)
 
 ONE, TWO = Node(1, "a", 1), Node(2, "b", 1)
 
@@ -66,3 +77,37 @@ def test_pages_of_a_list() -> None:
     assert page_of(rows, name=str, number=99, size=50).rows == rows[100:]
     assert page_of(rows, search="PIC -07", name=str).total == 10
     assert page_of([], name=str, search="x").rows == []
+
+
+def led(*parts: tuple[Node | None, int], topic_id: bytes = b"a") -> TopicDescription:
+    described = (
+        PartitionDescription(index, leader, epoch, (1, 2), (1,)) for index, (leader, epoch) in enumerate(parts)
+    )
+    return TopicDescription("views", topic_id, False, tuple(described))
+
+
+def test_elections_are_what_changed_between_two_looks() -> None:
+    first = leaders_of([led((ONE, 3), (ONE, 3), (ONE, 3))])
+    assert leader_changes({}, first, 5) == []
+    assert leader_changes(first, first, 5) == []
+    then = leaders_of([led((TWO, 4), (ONE, 3), (None, 4), (TWO, 0))])
+    assert leader_changes(first, then, 5) == [
+        LeaderChange(5, TopicPartition("views", 0), 1, 2, 3, 4),
+        LeaderChange(5, TopicPartition("views", 2), 1, None, 3, 4),
+    ]
+    again = leaders_of([led((TWO, 6), (ONE, 3), (None, 4), (TWO, 0))])
+    assert leader_changes(then, again, 6) == [LeaderChange(6, TopicPartition("views", 0), 2, 2, 4, 6)]
+
+
+def test_a_topic_that_was_created_again_has_no_elections() -> None:
+    first, other = leaders_of([led((ONE, 3))]), leaders_of([led((TWO, 0), topic_id=b"b")])
+    assert leader_changes(first, other, 5) == []
+    assert newest_leaders(first, other) == other
+
+
+def test_a_broker_that_is_behind_makes_no_election() -> None:
+    first, behind = leaders_of([led((TWO, 4), (ONE, 1))]), leaders_of([led((ONE, 3), (ONE, 2))])
+    assert leader_changes(first, behind, 5) == [LeaderChange(5, TopicPartition("views", 1), 1, 1, 1, 2)]
+    known = newest_leaders(first, behind)
+    assert known == leaders_of([led((TWO, 4), (ONE, 2))])
+    assert leader_changes(known, leaders_of([led((TWO, 4), (ONE, 2))]), 6) == []

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from tests.console.visitor import console
@@ -14,6 +16,9 @@ from tests.timeouts import until
 
 from penstock.client.admin import Admin, TopicSpec
 from penstock.client.producer import Producer
+from penstock.console.warehouse import WarehouseOptions
+from penstock.spark.tables import Loader, Warehouse, create, from_mapping
+from penstock.spark.tables.runner import LocalRunner
 from penstock.testing import Broker
 
 pytestmark = [
@@ -26,6 +31,7 @@ PAGES = (
     "/", "/topics", "/topics/new", "/topics/orders", "/topics/orders/records", "/topics/orders/settings",
     "/topics/orders/readers", "/topics/orders/produce", "/topics/orders/manage", "/groups",
     "/groups/show?name=billing", "/brokers", "/transactions", "/transactions/hanging", "/users", "/acls", "/quotas",
+    "/tables", "/tables/show?name=orders", "/tables/dead?name=orders", "/audit",
 )  # fmt: skip
 
 
@@ -89,10 +95,30 @@ def cluster(
             server.kill()
 
 
+def _warehouse(servers: str, folder: Path) -> WarehouseOptions:
+    """A table of the topic, with dead letters and records that wait."""
+    made = create(Warehouse(str(folder)), from_mapping({"name": "orders", "topic": "orders"}), servers)
+    with Producer(servers) as producer:
+        producer.send("orders", b"not JSON", partition=0).result(30)
+        with Admin(servers) as admin:
+            Loader(made, admin, servers, LocalRunner(1)).load_new()
+        producer.send("orders", b"{}", partition=0).result(30)
+    return WarehouseOptions(str(folder), (sys.executable, "-P", "-m", "penstock"))
+
+
 @pytest.fixture(scope="module")
-def _site(cluster: str, _browser: Browser) -> Iterator[Site]:
-    with console(cluster) as visitor:
+def _site(cluster: str, _browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    warehouse = _warehouse(cluster, tmp_path_factory.mktemp("console") / "warehouse")
+    # Any topic can be named as that of the audit log: here its lines are those of the test.
+    with Admin(cluster) as admin, Producer(cluster) as producer:
+        admin.create_topic(TopicSpec("audit", 1), exist_ok=True)
+        until(lambda: all(part.leader for part in admin.describe_topic("audit").partitions), "a leader")
+        for outcome in ("allowed", "denied", "failed"):
+            line = {"event": "request", "outcome": outcome, "action": "CreateTopics", "principal": "User:alice"}
+            producer.send("audit", json.dumps(line).encode()).result(30)
+    with console(cluster, warehouse=warehouse, audit_topic="audit") as visitor:
         until(lambda: "orders" in visitor.get("/topics").words, "the first snapshot")
+        until(lambda: "1" in visitor.get("/tables", q="orders").words.partition("State")[2], "the tables")
         yield Site(f"http://127.0.0.1:{visitor.port}", cluster, _browser)
 
 
@@ -235,3 +261,25 @@ def test_a_phone_has_a_menu(site: Site) -> None:
     assert browser.evaluate("getComputedStyle(document.querySelector('.side nav')).display") == "none"
     site.click(".menu")
     assert browser.evaluate("getComputedStyle(document.querySelector('.side nav')).display") != "none"
+
+
+def test_dead_letters_are_tried_again_after_a_confirmation(site: Site) -> None:
+    browser = site.open("/tables/dead?name=orders")
+    site.says("Try again")
+    site.click("main form[action='/tables/replay'] button")
+    site.says("penstock table replay-dead orders --local")
+    site.click(".confirm .primary")
+    site.says("were tried again")
+    assert browser.complaints == []
+
+
+def test_a_search_can_be_downloaded(site: Site) -> None:
+    browser = site.open("/topics/orders/records")
+    site.fill("#search [name=text]", "u77")
+    browser.evaluate(
+        "window.sent = ''; document.querySelector('#search').addEventListener('submit', event => {"
+        "window.sent = `${event.submitter.value} ${event.defaultPrevented}`; event.preventDefault(); })"
+    )
+    site.click("#search button[value=csv]")
+    assert browser.evaluate("window.sent") == "csv false"
+    assert browser.complaints == []

@@ -113,6 +113,7 @@ class Plan:
         return [
             *CHILD, "server", "start", "--data-dir", str(self.folder / "broker"), "--listen", self.servers,
             "--http-port", str(self.broker_http_port), "--set", "group.initial.rebalance.delay.ms=0",
+            "--set", f"penstock.console.warehouse={self.warehouse_uri}",
         ]  # fmt: skip
 
     def pipelines_command(self) -> list[str]:

@@ -280,6 +280,10 @@ class ServerSettings:
         _BOOLEAN, True, "Whether the HTTP port shows the web console, in a process of its own that the first visit "
         "starts. Not a setting of Kafka.", broker="penstock.console",
     )  # fmt: skip
+    penstock_console_warehouse: str | None = setting(
+        _STRING, None, "Folder or URI of the tables that are loaded from this cluster, for the web console. Not a "
+        "setting of Kafka.", broker="penstock.console.warehouse",
+    )  # fmt: skip
     penstock_metrics_jmx_names: bool = setting(
         _BOOLEAN, True, "Whether /metrics shows metrics under the names of the Prometheus JMX exporter too. Not a "
         "setting of Kafka.", broker="penstock.metrics.jmx.names",

@@ -269,6 +269,7 @@ def _print_summary(console: Console, plan: Plan, url: str) -> None:
                 ("pipelines", ", ".join(plan.pipelines)),
                 ("data", f"{printable(str(plan.folder))} (output of the processes in logs/)"),
                 ("page", url),
+                *([("console", f"{plan.broker_url}/tables")] if plan.broker_url is not None else []),
                 ("try", f"penstock groups list -b {plan.servers}"),
                 ("", f"penstock pipeline status -w {printable(plan.warehouse_uri)}"),
             )

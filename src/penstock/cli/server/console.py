@@ -22,7 +22,9 @@ from penstock.cli.log_format import LEVELS, log_to_stderr
 from penstock.cli.output import CommandError
 
 if TYPE_CHECKING:
+    from penstock.client.addresses import ZooKeeperAddress
     from penstock.console.server import ConsoleServer
+    from penstock.console.warehouse import WarehouseOptions
 
 _LOGIN_PROPERTIES: Final = (
     "sasl.username", "sasl.plain.username", "sasl.jaas.config", "sasl.oauthbearer.token.endpoint.url",
@@ -47,6 +49,13 @@ _DISPENSABLE: Final = "800"
 @click.option("--http-token", metavar="TOKEN", envvar="PENSTOCK_HTTP_TOKEN", help="Token for /metrics of brokers on "
               "other machines (penstock.http.token).  [env: PENSTOCK_HTTP_TOKEN]")  # fmt: skip
 @click.option("--registry", metavar="URL", default="", help="Address of a schema registry, to decode values.")
+@click.option("-w", "--warehouse", "warehouse_uri", metavar="FOLDER", default="", envvar="PENSTOCK_WAREHOUSE",
+              show_envvar=True, help="Folder or URI of the tables that are loaded from this cluster.")  # fmt: skip
+@click.option("--zookeeper-groups", metavar="HOST:PORT/CHROOT", default="",
+              help="ZooKeeper in which consumers of Kafka 0.8 and 0.9 keep their groups.  "
+              "[default: --zookeeper]")  # fmt: skip
+@click.option("--audit-topic", metavar="TOPIC", default="",
+              help="Topic of the audit log.  [default: the brokers' penstock.audit.topic]")  # fmt: skip
 @click.option("--socket", "path", hidden=True, help="Listen on a Unix-domain socket instead.")
 @click.option("--idle", "idle_s", type=click.FloatRange(0), default=0, hidden=True,
               help="Stop after as many seconds without a request.")  # fmt: skip
@@ -63,11 +72,14 @@ def console(
     http_url: tuple[str, ...],
     http_token: str | None,
     registry: str,
+    warehouse_uri: str,
+    zookeeper_groups: str,
+    audit_topic: str,
     path: str | None,
     idle_s: float,
     log_level: str,
 ) -> None:
-    """Run the web console of a cluster: topics, records, groups, brokers, users and ACLs in a browser.
+    """Run the web console of a cluster: topics, records, groups, tables, brokers, users and ACLs in a browser.
 
     The console acts with the login of --command-config. If the cluster has logins and none is given, visitors log in
     with their own Kafka users, and their ACLs decide.
@@ -88,7 +100,9 @@ def console(
         options = ConsoleOptions(
             cluster.servers, client_options, mechanism=cluster.properties.get("sasl.mechanism", "SCRAM-SHA-512"),
             login=login, read_only=read_only, hosts=hosts, http_urls=http_url, http_port=http_port,
-            http_token=http_token, registry_url=registry, words=_words(),
+            http_token=http_token, registry_url=registry, words=_words(), audit_topic=audit_topic,
+            zookeeper=_zookeeper(cluster, zookeeper_groups),
+            warehouse=_warehouse(cluster, warehouse_uri),
         )  # fmt: skip
         server = ConsoleServer(options, idle_s=idle_s)
     except ValueError as error:
@@ -106,6 +120,29 @@ def console(
             click.echo(f"The console of {cluster.servers}: http://{shown}:{listening.getsockname()[1]}/")
 
     _run(server, listening, started, is_child=path is not None)
+
+
+def _warehouse(cluster: Cluster, uri: str) -> WarehouseOptions | None:
+    """The tables, which other processes of this command read."""
+    from penstock.console.warehouse import WarehouseOptions
+
+    if not uri:
+        return None
+    whole = uri if "://" in uri else os.path.abspath(uri)
+    return WarehouseOptions(whole, (sys.executable, "-P", "-m", "penstock"), cluster.properties)
+
+
+def _zookeeper(cluster: Cluster, given: str) -> ZooKeeperAddress | None:
+    """The ZooKeeper of old consumers: the given one, or the one that names the brokers."""
+    from penstock.client.addresses import ZooKeeperAddress, parse_bootstrap
+
+    if not given:
+        servers = parse_bootstrap(cluster.servers)
+        return servers if isinstance(servers, ZooKeeperAddress) else None
+    found = parse_bootstrap(given if "://" in given else f"zookeeper://{given}")
+    if not isinstance(found, ZooKeeperAddress):
+        raise CommandError(f"{given} is not the address of a ZooKeeper.", "Use --zookeeper-groups HOST:PORT/CHROOT.")
+    return found
 
 
 def _give_way() -> None:

@@ -23,8 +23,11 @@ from penstock.cli.values import Assignment, Timestamp
 from penstock.runtime.quantities import counted, human_bytes, time_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from penstock.spark.tables import OpenTable, Table
     from penstock.spark.tables.audit import Audit
+    from penstock.spark.tables.status import TableStatus
 
 _EXIT_UNSOUND = 1
 _DAY_MS = 86_400_000
@@ -187,6 +190,64 @@ def _describe_json(output: Output, opened: OpenTable) -> None:
     output.json({**described(opened), "offsets": offsets}, indent=2)
 
 
+@table.command(short_help="Show until when tables are complete, and their dead letters.")
+@click.argument("names", metavar="[TABLE]...", nargs=-1)
+@click.option("--since", "since_ms", type=Timestamp(), help="Audit from the hour of this time.  [default: a day ago]")
+@watch_option
+@warehouse_option
+@format_option
+@cluster_command
+def status(
+    cluster: Cluster, names: tuple[str, ...], since_ms: int | None, warehouse_uri: str, output_format: str
+) -> None:
+    """Show tables, by default all: until when they are complete, rows, dead letters with reasons, the last load.
+
+    Each table is audited as by `penstock table audit --local`.
+
+    \b
+    Exit code: 1  a table misses records or has duplicates, or cannot be read
+    """
+    from penstock.spark.tables.runner import LocalRunner
+    from penstock.spark.tables.status import audit_with, documents, status_of
+
+    warehouse = open_warehouse(warehouse_uri)
+    now_ms = time.time_ns() // 1_000_000
+    since_ms = now_ms - _DAY_MS if since_ms is None else since_ms
+    with cluster.admin() as admin:
+        audit = audit_with(admin, cluster.servers, LocalRunner(), dict(reader_properties(cluster)), since_ms, now_ms)
+        found = [status_of(warehouse, name, audit) for name in names or warehouse.names()]
+    output = Output()
+    if output_format == JSON:
+        output.json({"time": now_ms, "tables": documents(found)}, indent=2)
+    else:
+        _show_status(output, found)
+    output.flush()
+    if any(one.error or (one.audit is not None and not one.audit.is_sound) for one in found):
+        click.get_current_context().exit(_EXIT_UNSOUND)
+
+
+def _show_status(output: Output, found: Sequence[TableStatus]) -> None:
+    rows = [
+        (
+            one.name, "-" if one.audit is None else time_text(one.audit.complete_until_ms), one.rows, one.dead,
+            "-" if one.audit is None else one.audit.total("waiting"),
+            "-" if one.audit is None else one.audit.total("missing"),
+            "-" if one.audit is None else one.audit.total("surplus"),
+            "-" if one.last_load is None else time_text(one.last_load.time_ms),
+        )
+        for one in found
+    ]  # fmt: skip
+    titles = ["TABLE", "COMPLETE UNTIL", "ROWS", "DEAD", "WAITING", "MISSING", "SURPLUS", "LAST LOAD"]
+    show_table(output, titles, rows)
+    if not rows:
+        output.nothing("No tables in this warehouse.")
+    for one in found:
+        if one.error:
+            output.line(f"{one.name}: {printable(one.error)}")
+        for reason, count in one.reasons:
+            output.line(f"{one.name}: {counted(count, 'dead letter')}: {printable(reason)}")
+
+
 @table.command(short_help="Drop a table and its files.")
 @click.argument("name", metavar="TABLE")
 @confirmation_options
@@ -216,15 +277,24 @@ def drop(cluster: Cluster, name: str, dry_run: bool, execute: bool, warehouse_ur
 @table.command(short_help="Show records that did not fit.")
 @click.argument("name", metavar="TABLE")
 @click.option("--max", "most", type=click.IntRange(min=1), default=20, show_default=True, metavar="N")
+@click.option("--reason", metavar="TEXT", help="Only those with this reason.")
+@click.option("--value-bytes", type=click.IntRange(min=0), metavar="N", help="Cut values in JSON after N bytes.")
 @warehouse_option
 @format_option
 @cluster_command
-def dead(cluster: Cluster, name: str, most: int, warehouse_uri: str, output_format: str) -> None:
+def dead(
+    cluster: Cluster, name: str, most: int, reason: str | None, value_bytes: int | None, warehouse_uri: str,
+    output_format: str,
+) -> None:  # fmt: skip
     """Show dead letters, newest first: their offsets, and why they are not in the table."""
     opened = open_warehouse(warehouse_uri).open(name)
     rows = opened.dead.delta.to_pyarrow_table(
         columns=["_partition", "_offset", "_timestamp", "reason", "value", "dropped"]
     )
+    if reason is not None:
+        import pyarrow.compute as pc
+
+        rows = rows.filter(pc.equal(rows.column("reason"), reason))
     newest = rows.sort_by([("_timestamp", "descending"), ("_offset", "descending")]).slice(0, most).to_pylist()
     output = Output()
     if output_format == JSON:
@@ -235,7 +305,8 @@ def dead(cluster: Cluster, name: str, most: int, warehouse_uri: str, output_form
                 "timestamp": round(one["_timestamp"].timestamp() * 1000),
                 "reason": one["reason"],
                 "dropped": one["dropped"],
-                "value": None if one["value"] is None else one["value"].decode("utf-8", "backslashreplace"),
+                "bytes": None if one["value"] is None else len(one["value"]),
+                "value": None if one["value"] is None else _text(one["value"][:value_bytes]),
             }
             for one in newest
         ]
@@ -248,6 +319,10 @@ def dead(cluster: Cluster, name: str, most: int, warehouse_uri: str, output_form
     )  # fmt: skip
     if rows.num_rows > most:
         click.echo(f"{rows.num_rows - most:,} more.", err=True)
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "backslashreplace")
 
 
 @table.command("replay-dead", short_help="Try dead letters again.")
@@ -364,7 +439,7 @@ def audit(
         found = audit_table(loader, admin, runner, now_ms - _DAY_MS if since_ms is None else since_ms, now_ms)
     output = Output()
     if output_format == JSON:
-        output.json(_audit_document(found), indent=2)
+        output.json(found.document(), indent=2)
     else:
         _show_audit(output, found)
     if plot_path is not None:
@@ -375,24 +450,10 @@ def audit(
         click.get_current_context().exit(_EXIT_UNSOUND)
 
 
-_AUDITED = ("produced", "landed", "dead", "dropped", "waiting", "empty", "missing", "surplus")
-
-
-def _audit_document(found: Audit) -> dict[str, object]:
-    return {
-        "table": found.table,
-        "topic": found.topic,
-        "completeUntil": found.complete_until_ms,
-        "sound": found.is_sound,
-        "hours": [
-            {"start": hour.start_ms, **{name: getattr(hour, name) for name in _AUDITED}, "complete": hour.is_complete}
-            for hour in found.hours
-        ],
-    }
-
-
 def _show_audit(output: Output, found: Audit) -> None:
-    names = [name for name in _AUDITED if name in ("produced", "landed", "waiting") or found.total(name)]
+    from penstock.spark.tables.audit import COUNTS
+
+    names = [name for name in COUNTS if name in ("produced", "landed", "waiting") or found.total(name)]
     rows = [
         (
             time_text(hour.start_ms)[:16] + "Z",

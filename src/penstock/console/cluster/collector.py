@@ -44,11 +44,16 @@ from penstock.console.cluster.metrics import Scrape, health_of, rates, scrape
 from penstock.console.cluster.state import (
     HISTORY,
     GroupRow,
+    LeaderChange,
+    Leaders,
     Snapshot,
     TopicRow,
     Traffic,
     broker_rows,
     group_rows,
+    leader_changes,
+    leaders_of,
+    newest_leaders,
     state_findings,
     topic_rows,
 )
@@ -68,6 +73,7 @@ _MEASURED: Final = 50
 _MEASURED_AGE_S: Final = 10.0
 _TIMEOUT_MS: Final = 15_000
 _MOST_ERRORS: Final = 8
+_MOST_ELECTIONS: Final = 500
 
 
 class Collector:
@@ -107,6 +113,10 @@ class Collector:
         self._versions: dict[int, str] = {}
         self._http: dict[str, str] = {}
         self._looked_for: tuple[Any, ...] = ()
+        self._leaders: dict[str, Leaders] = {}
+        self._controller: int | None = None
+        self._elections: deque[LeaderChange] = deque(maxlen=_MOST_ELECTIONS)
+        self._seen_since_ms = 0
         self._traffic: deque[Traffic] = deque(maxlen=HISTORY * 2)
         self._errors: list[str] = []
         self._measured_at: dict[str, float] = {}
@@ -219,6 +229,7 @@ class Collector:
             old = self.snapshot
             snapshot.cluster, snapshot.brokers, snapshot.topics = old.cluster, old.brokers, old.topics
             snapshot.groups, snapshot.moves = old.groups, old.moves
+        snapshot.elections, snapshot.seen_since_ms = tuple(reversed(self._elections)), self._seen_since_ms
         snapshot.traffic = tuple(self._traffic)
         snapshot.errors = tuple(self._errors[:_MOST_ERRORS])
         snapshot.metered = len(self._scrapes)
@@ -230,6 +241,7 @@ class Collector:
         cluster = await admin.describe_cluster(timeout_ms=_TIMEOUT_MS)
         described = await admin.describe_topics(timeout_ms=_TIMEOUT_MS)
         topics = [each for each in described.values() if isinstance(each, TopicDescription)]
+        self._compare_leaders(cluster, topics, snapshot.time_ms)
         if time.monotonic() - self._slow_at > _SLOW_S:
             await self._slow(cluster, topics)
             self._slow_at = time.monotonic()
@@ -264,6 +276,19 @@ class Collector:
             return default
 
     # ------------------------------------------------------------------------------------------ parts
+
+    def _compare_leaders(self, cluster: ClusterDescription, topics: list[TopicDescription], time_ms: int) -> None:
+        """Notes the elections since the last refresh. Brokers keep no history, so it begins with the first one."""
+        leaders = leaders_of(topics)
+        controller = cluster.controller.id if cluster.controller else None
+        self._seen_since_ms = self._seen_since_ms or time_ms
+        changes = leader_changes(self._leaders, leaders, time_ms)
+        if controller is not None:
+            if self._controller is not None and self._controller != controller:
+                changes.append(LeaderChange(time_ms, None, self._controller, controller))
+            self._controller = controller
+        self._elections.extend(changes)
+        self._leaders = newest_leaders(self._leaders, leaders)
 
     async def _slow(self, cluster: ClusterDescription, topics: list[TopicDescription]) -> None:
         """Disks, settings, transactions and clocks: what changes slowly, or costs more."""

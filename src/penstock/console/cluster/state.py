@@ -128,6 +128,24 @@ class Traffic(NamedTuple):
     fetch_p99_s: float | None = None
 
 
+class LeaderChange(NamedTuple):
+    """A partition got another leader, or the same one again with a new epoch. Without a partition: the controller."""
+
+    time_ms: int
+    partition: TopicPartition | None
+    before: int | None
+    after: int | None
+    epoch_before: int = -1
+    epoch: int = -1
+
+
+class Leaders(NamedTuple):
+    """The leaders of a topic's partitions and their epochs, by index; -1 is none."""
+
+    topic_id: bytes | None
+    pairs: tuple[int, ...]
+
+
 @dataclass(slots=True)
 class Snapshot:
     """What is known of the cluster at `time_ms`; 0 before the first refresh."""
@@ -139,6 +157,9 @@ class Snapshot:
     topics: Mapping[str, TopicRow] = field(default_factory=dict)
     groups: Mapping[str, GroupRow] = field(default_factory=dict)
     moves: Mapping[TopicPartition, PartitionReassignment] = field(default_factory=dict)
+    elections: tuple[LeaderChange, ...] = ()
+    """What was seen since `seen_since_ms`, the newest first."""
+    seen_since_ms: int = 0
     findings: tuple[Finding, ...] = ()
     traffic: Sequence[Traffic] = ()
     errors: tuple[str, ...] = ()
@@ -219,6 +240,52 @@ def broker_rows(
         else:
             row.disks = found
     return tuple(sorted(rows, key=lambda row: row.id))
+
+
+def leaders_of(topics: Iterable[TopicDescription]) -> dict[str, Leaders]:
+    """The leaders of all partitions: a few bytes for each."""
+    found = {}
+    for topic in topics:
+        pairs: list[int] = []
+        for part in sorted(topic.partitions, key=lambda each: each.index):
+            pairs += (-1 if part.leader is None else part.leader.id, part.leader_epoch)
+        found[topic.name] = Leaders(topic.topic_id, tuple(pairs))
+    return found
+
+
+def leader_changes(before: Mapping[str, Leaders], after: Mapping[str, Leaders], time_ms: int) -> list[LeaderChange]:
+    """What has changed between two looks. A topic that was created again is another one."""
+    changes: list[LeaderChange] = []
+    for name, now in after.items():
+        then = before.get(name)
+        if then is None or then.pairs == now.pairs or then.topic_id != now.topic_id:
+            continue
+        for at in range(0, min(len(then.pairs), len(now.pairs)), 2):
+            old, new = then.pairs[at : at + 2], now.pairs[at : at + 2]
+            # A broker that has not heard of an election yet answers with the leader before.
+            if old != new and new[1] >= old[1]:
+                changes.append(
+                    LeaderChange(
+                        time_ms, TopicPartition(name, at // 2), None if old[0] < 0 else old[0],
+                        None if new[0] < 0 else new[0], old[1], new[1],
+                    )
+                )  # fmt: skip
+    return changes
+
+
+def newest_leaders(before: Mapping[str, Leaders], after: Mapping[str, Leaders]) -> dict[str, Leaders]:
+    """The leaders with the highest epochs of two looks: a broker that is behind does not take back what is known."""
+    found = dict(after)
+    for name, now in after.items():
+        then = before.get(name)
+        if then is None or then.pairs == now.pairs or then.topic_id != now.topic_id:
+            continue
+        pairs = list(now.pairs)
+        for at in range(0, min(len(then.pairs), len(pairs)), 2):
+            if then.pairs[at + 1] > pairs[at + 1]:
+                pairs[at : at + 2] = then.pairs[at : at + 2]
+        found[name] = Leaders(now.topic_id, tuple(pairs))
+    return found
 
 
 def state_findings(brokers: Iterable[BrokerRow], groups: Iterable[GroupRow]) -> list[Finding]:

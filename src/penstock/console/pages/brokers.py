@@ -10,7 +10,7 @@ from penstock.client.admin import ConfigResource, PartitionReassignment
 from penstock.client.cluster_metadata import TopicPartition
 from penstock.console.app import Handler, NotThere, Visit, needed
 from penstock.console.cluster.state import BrokerRow, Snapshot
-from penstock.console.html import Child, Html, bar, h, joined, number, path_of, size
+from penstock.console.html import Child, Html, bar, h, joined, moment, number, path_of, size
 from penstock.console.pages.layout import (
     Change,
     Column,
@@ -29,6 +29,7 @@ from penstock.console.pages.layout import (
 from penstock.console.pages.topics import setting_row
 
 _MOST_MOVES: Final = 200
+_MOST_ELECTIONS: Final = 100
 
 
 async def brokers(visit: Visit) -> Response:
@@ -47,7 +48,8 @@ async def brokers(visit: Visit) -> Response:
         Column("Fullest disk"),
     ]  # fmt: skip
     content = table(columns, rows, caption="Brokers", cls="list") if rows else empty("Reading the cluster …")
-    return page(visit, "Brokers", content, _election(visit, snapshot), _moves(visit, snapshot))
+    parts = (_election(visit, snapshot), _moves(visit, snapshot), _elections(snapshot))
+    return page(visit, "Brokers", content, *parts)
 
 
 def _state(row: BrokerRow) -> Html:
@@ -81,6 +83,31 @@ def _election(visit: Visit, snapshot: Snapshot) -> Html | None:
         h.p("After a restart a broker leads less than its share until leaders are elected again."),
         change_form(visit, "/brokers/elect", button="Elect preferred leaders", cls="form inline-form"),
     )
+
+
+def _elections(snapshot: Snapshot) -> Html | None:
+    """The changes of leaders that this console has seen."""
+    if not snapshot.seen_since_ms:
+        return None
+    since = joined("since ", moment(snapshot.seen_since_ms), " UTC, while somebody looked")
+    if not snapshot.elections:
+        return card("Elections", h.p("No partition and no controller has changed its leader ", since, "."))
+    rows = [
+        (
+            moment(each.time_ms),
+            "controller" if each.partition is None
+            else h.a(str(each.partition), href=path_of("topics", each.partition.topic)),
+            _broker(each.before), _broker(each.after),
+            "\u2013" if each.epoch < 0 else f"{each.epoch_before} \u2192 {each.epoch}",
+        )
+        for each in snapshot.elections[:_MOST_ELECTIONS]
+    ]  # fmt: skip
+    columns = [Column("Seen (UTC)"), Column("Partition"), Column("From"), Column("To"), Column("Epoch", True)]
+    return card("Elections", h.p("The newest first, ", since, "."), table(columns, rows, caption="Elections"))
+
+
+def _broker(broker_id: int | None) -> Child:
+    return tag("no leader", "bad") if broker_id is None else f"broker {broker_id}"
 
 
 def _moves(visit: Visit, snapshot: Snapshot) -> Html:

@@ -35,6 +35,7 @@ from penstock.console.pages.layout import (
 )
 from penstock.console.pages.overview import state_tag
 from penstock.console.pages.records import time_of
+from penstock.console.pages.zookeeper_groups import group_tabs
 
 _SORTS: Final[Mapping[str, Callable[[GroupRow], Any]]] = {
     "name": lambda row: row.name,
@@ -80,8 +81,8 @@ async def groups(visit: Visit) -> Response:
             else "No consumer groups yet." if snapshot.is_known else "Reading the cluster …"
         )  # fmt: skip
     return page(
-        visit, "Groups", search_form(visit, "Search groups", "Search groups and streams", choice), content,
-        pager(visit, found, "groups"),
+        visit, "Groups", group_tabs(visit), search_form(visit, "Search groups", "Search groups and streams", choice),
+        content, pager(visit, found, "groups"),
     )  # fmt: skip
 
 

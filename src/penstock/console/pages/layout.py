@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, Response, StreamingResponse
 
 from penstock import __version__
 from penstock.client.diagnosis import PROBLEM
 from penstock.console.app import Visit
 from penstock.console.cluster.state import Page
-from penstock.console.html import Child, Html, h, joined, number, with_query
+from penstock.console.html import Child, Html, h, joined, json_text, number, with_query
 from penstock.console.static_files import address_of
 
 NAV: Final = (
     ("/", "Overview", "g o"),
     ("/topics", "Topics", "g t"),
     ("/groups", "Groups", "g g"),
+    ("/tables", "Tables", "g p"),
     ("/brokers", "Brokers", "g b"),
     ("/transactions", "Transactions", "g x"),
     ("/users", "Users", "g u"),
     ("/acls", "ACLs", "g a"),
     ("/quotas", "Quotas", "g q"),
+    ("/audit", "Audit", "g l"),
 )
 PAGE_ROWS: Final = 50
+_EVENTS: Final = ".events"
 
 
 def html_page(title: str, body: Child, *, status: int = 200) -> Response:
@@ -150,8 +153,26 @@ def _referer(visit: Visit) -> str:
     return f"{path}?{given.query}" if same and given.query else path
 
 
+def _path(visit: Visit) -> str:
+    """The page that is shown, also where a stream of events shows it again."""
+    return visit.request.url.path.removesuffix(_EVENTS)
+
+
 def _csrf(visit: Visit) -> Html:
     return h.input(type_="hidden", name="csrf", value=visit.csrf)
+
+
+# --------------------------------------------------------------------------------------------------- events
+
+
+def event(name: str, data: dict[str, object]) -> str:
+    return f"event: {name}\ndata: {json_text(data)}\n\n"
+
+
+def event_stream(parts_: AsyncIterator[str]) -> Response:
+    return StreamingResponse(
+        parts_, media_type="text/event-stream", headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    )
 
 
 # --------------------------------------------------------------------------------------------------- parts
@@ -232,7 +253,7 @@ def table(
         is_now = column.sort == sort
         down = not descending if is_now else column.descending_first and column.is_number
         query = {name: value for name, value in visit.query.items() if name not in ("sort", "desc", "page")}
-        link = with_query(visit.request.url.path, **query, sort=column.sort, desc="1" if down else "0")
+        link = with_query(_path(visit), **query, sort=column.sort, desc="1" if down else "0")
         order = "descending" if descending else "ascending"
         mark = h.span("▼" if descending else "▲", aria_hidden="true") if is_now else None
         heads.append(
@@ -276,7 +297,7 @@ def pager(visit: Visit, found: Page[Any], noun: str) -> Html:
         if not 1 <= to <= found.pages:
             return h.span(label, cls="off")
         query = {name: value for name, value in visit.query.items() if name != "page"}
-        return h.a(label, href=with_query(visit.request.url.path, **query, page=to), rel=rel)
+        return h.a(label, href=with_query(_path(visit), **query, page=to), rel=rel)
 
     first = (found.number - 1) * PAGE_ROWS + 1
     shown = f"{number(first)}\u2013{number(first + len(found.rows) - 1)} of " if found.pages > 1 else ""

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import AsyncIterator
 from typing import Final
 
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from penstock.client.diagnosis import NOTE, PROBLEM, Finding
 from penstock.console.app import Handler, Visit
@@ -18,7 +18,6 @@ from penstock.console.html import (
     duration,
     h,
     joined,
-    json_text,
     milliseconds,
     moment,
     number,
@@ -28,7 +27,8 @@ from penstock.console.html import (
     sparkline,
     with_query,
 )
-from penstock.console.pages.layout import Column, card, code, empty, page, table, tag
+from penstock.console.pages import tables
+from penstock.console.pages.layout import Column, card, code, empty, event, event_stream, page, table, tag
 
 _ROWS: Final = 8
 _EVENT_S: Final = 1.0
@@ -62,21 +62,14 @@ async def events(visit: Visit) -> Response:
     return event_stream(stream())
 
 
-def event(name: str, data: dict[str, object]) -> str:
-    return f"event: {name}\ndata: {json_text(data)}\n\n"
-
-
-def event_stream(parts_: AsyncIterator[str]) -> Response:
-    return StreamingResponse(
-        parts_, media_type="text/event-stream", headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    )
-
-
 def parts(snapshot: Snapshot, visit: Visit) -> Html:
     if not snapshot.is_known:
         return h.div(h.p("Reading the cluster …"), cls="empty", role="status")
     return joined(
-        _verdict(snapshot, visit), _tiles(snapshot), h.div(_topics(snapshot), _groups(snapshot), cls="columns")
+        _verdict(snapshot, visit),
+        _tiles(snapshot),
+        h.div(_topics(snapshot), _groups(snapshot), cls="columns"),
+        tables.overview_card(visit, _ROWS),
     )
 
 
@@ -84,7 +77,8 @@ def parts(snapshot: Snapshot, visit: Visit) -> Html:
 
 
 def _verdict(snapshot: Snapshot, visit: Visit) -> Html:
-    problems, notes = snapshot.problems, [each for each in snapshot.findings if each.level == NOTE]
+    found = [*snapshot.findings, *tables.findings(visit)]
+    problems, notes = [each for each in found if each.level == PROBLEM], [each for each in found if each.level == NOTE]
     if problems:
         count = len(problems)
         line, level = f"{count} problem{'s' if count > 1 else ''}: {problems[0].subject}: {problems[0].text}", "bad"

@@ -37,12 +37,13 @@ from penstock.console.pages.layout import (
     check_field,
     confirmed,
     empty,
+    event,
+    event_stream,
     field,
     page,
     select_field,
     text_field,
 )
-from penstock.console.pages.overview import event, event_stream
 from penstock.console.pages.topics import name_of, topic_head
 from penstock.console.records.decoding import FORMATS, Registry, decode
 from penstock.console.records.reading import Isolation, PageOfRecords, Shown, read_page
@@ -67,7 +68,7 @@ _VALUE_KINDS: Final = (
 _FORMATS: Final = [(each, each if each != "auto" else "automatic") for each in FORMATS]
 
 
-class _View:
+class RecordsView:
     """What the query of a records page asks for."""
 
     def __init__(self, visit: Visit, indexes: Sequence[int]) -> None:
@@ -86,7 +87,7 @@ class _View:
         self.offset = checked_int(query["offset"], "The offset") if query.get("offset", "").strip() else None
         self.from_ms = time_of(query.get("from", ""))
         self.to_ms = time_of(query.get("to", ""))
-        self.start = _cursor(query.get("at", ""))
+        self.start = cursor_of(query.get("at", ""))
         if self.start is None and self.offset is not None:
             self.start = dict.fromkeys(self.partitions, self.offset)
 
@@ -107,7 +108,7 @@ def time_of(text: str) -> int | None:
     return max(0, int(moment_.timestamp() * 1000))
 
 
-def _cursor(text: str) -> dict[int, int] | None:
+def cursor_of(text: str) -> dict[int, int] | None:
     """Offsets by partition: 0:120,1:7."""
     if not text:
         return None
@@ -122,13 +123,13 @@ def _cursor(text: str) -> dict[int, int] | None:
     return found
 
 
-def _cursor_text(positions: Mapping[int, int]) -> str:
+def cursor_text(positions: Mapping[int, int]) -> str:
     """The positions for an address; empty if they do not fit into one, as with a thousand partitions."""
     text = ",".join(f"{index}:{offset}" for index, offset in sorted(positions.items()))
     return text if len(text) <= _MOST_CURSOR else ""
 
 
-async def _indexes(visit: Visit, name: str) -> list[int]:
+async def indexes_of(visit: Visit, name: str) -> list[int]:
     """The partitions that can be read: a topic is shown without those that have no leader."""
     described = await visit.account.admin.describe_topic(name)
     return [part.index for part in described.partitions if part.leader is not None]
@@ -139,8 +140,8 @@ async def _indexes(visit: Visit, name: str) -> list[int]:
 
 async def records(visit: Visit) -> Response:
     name = name_of(visit)
-    indexes = await _indexes(visit, name)
-    view = _View(visit, indexes)
+    indexes = await indexes_of(visit, name)
+    view = RecordsView(visit, indexes)
     found = await read_page(
         visit.account.admin, name, view.partitions, limit=view.limit, isolation=view.isolation, start=view.start,
         time_ms=view.from_ms if view.start is None else None,
@@ -276,7 +277,7 @@ def _copies(name: str, record: Shown, words: tuple[str, ...]) -> Html:
     )
 
 
-def _moves(visit: Visit, name: str, view: _View, found: PageOfRecords) -> Html:
+def _moves(visit: Visit, name: str, view: RecordsView, found: PageOfRecords) -> Html:
     """Links to older and newer records."""
     kept = {key: value for key, value in visit.query.items() if key not in ("at", "offset", "from")}
     path = path_of("topics", name, "records")
@@ -288,12 +289,12 @@ def _moves(visit: Visit, name: str, view: _View, found: PageOfRecords) -> Html:
         for record in found.records:
             base[record.partition] = min(record.offset, base[record.partition])
     older = {index: max(found.starts[index], offset - share) for index, offset in base.items()}
-    has_older = bool(_cursor_text(older)) and any(base[index] > found.starts[index] for index in base)
+    has_older = bool(cursor_text(older)) and any(base[index] > found.starts[index] for index in base)
     links: list[Child] = []
     if has_older:
-        links.append(h.a("Older", href=with_query(path, **kept, at=_cursor_text(older)), rel="prev"))
-    if not found.is_at_end and _cursor_text(found.next):
-        links.append(h.a("Newer", href=with_query(path, **kept, at=_cursor_text(found.next)), rel="next"))
+        links.append(h.a("Older", href=with_query(path, **kept, at=cursor_text(older)), rel="prev"))
+    if not found.is_at_end and cursor_text(found.next):
+        links.append(h.a("Newer", href=with_query(path, **kept, at=cursor_text(found.next)), rel="next"))
     if not newest:
         links.append(h.a("Newest", href=with_query(path, **kept)))
     total = sum(found.ends.values()) - sum(found.starts.values())
@@ -306,7 +307,7 @@ def _moves(visit: Visit, name: str, view: _View, found: PageOfRecords) -> Html:
 # --------------------------------------------------------------------------------------------------- tools
 
 
-def _tools(visit: Visit, name: str, view: _View, indexes: Sequence[int]) -> Html:
+def _tools(visit: Visit, name: str, view: RecordsView, indexes: Sequence[int]) -> Html:
     query = visit.query
     path = path_of("topics", name, "records")
     choices = [("", "all"), *((str(index), str(index)) for index in indexes[:500])]
@@ -328,6 +329,7 @@ def _tools(visit: Visit, name: str, view: _View, indexes: Sequence[int]) -> Html
             h.button("Show", cls="primary"),
             h.button("Live tail", type_="button", id="tail", data_events=path_of("topics", name, "tail.events"),
                      aria_pressed="false"),
+            _downloads(name),
             cls="actions",
         ),
         method="get", action=path, cls="card tools", id="browse", aria_label="Browse",
@@ -346,6 +348,7 @@ def _tools(visit: Visit, name: str, view: _View, indexes: Sequence[int]) -> Html
         ),
         h.div(
             h.button("Search", cls="primary"), h.button("Stop", type_="button", id="stop", disabled=True),
+            _downloads(name),
             cls="actions",
         ),
         method="get", action=path, cls="card tools", id="search", role="search", aria_label="Search records",
@@ -354,15 +357,26 @@ def _tools(visit: Visit, name: str, view: _View, indexes: Sequence[int]) -> Html
     return h.div(browse, find, cls="toolbox")
 
 
+def _downloads(name: str) -> Html:
+    """The buttons that make a file of what the form finds."""
+    path = path_of("topics", name, "export")
+    return joined(
+        *(
+            h.button(label, name="as", value=kind, formaction=path, title="At most 10,000 records")
+            for kind, label in (("jsonl", "Download JSON"), ("csv", "Download CSV"))
+        )
+    )
+
+
 # --------------------------------------------------------------------------------------------------- live tail
 
 
 async def tail_events(visit: Visit) -> Response:
     name = name_of(visit)
-    view = _View(visit, await _indexes(visit, name))
+    view = RecordsView(visit, await indexes_of(visit, name))
     matcher = None
     if visit.query.get("text"):
-        matcher = Matcher(_query_of(visit))
+        matcher = Matcher(query_of(visit))
 
     async def stream() -> AsyncIterator[str]:
         arrivals = tail(
@@ -376,7 +390,7 @@ async def tail_events(visit: Visit) -> Response:
                     yield event(
                         "records",
                         {"html": joined(rows), "count": len(rows), "skipped": each.skipped,
-                         "at": _cursor_text(each.positions), "problem": each.problem},
+                         "at": cursor_text(each.positions), "problem": each.problem},
                     )  # fmt: skip
             except PenstockError as error:
                 yield event("failed", {"problem": error.message})
@@ -387,13 +401,13 @@ async def tail_events(visit: Visit) -> Response:
 # --------------------------------------------------------------------------------------------------- search
 
 
-def _query_of(visit: Visit) -> Query:
+def query_of(visit: Visit, hits: int | None = None) -> Query:
     query = visit.query
     where: Where = next((each for each in WHERE if each == query.get("where")), "anywhere")
     try:
         return Query(
             query.get("text", ""), where, query.get("path", ""), is_exact=query.get("exact") == "1",
-            ignores_case=query.get("nocase") == "1", hits=visit.number("hits", 100, least=1, most=500),
+            ignores_case=query.get("nocase") == "1", hits=hits or visit.number("hits", 100, least=1, most=500),
         )  # fmt: skip
     except InvalidSearch as error:
         raise Invalid(str(error)) from None
@@ -402,8 +416,8 @@ def _query_of(visit: Visit) -> Query:
 async def search_events(visit: Visit) -> Response:
     name = name_of(visit)
     try:
-        wanted = _query_of(visit)
-        view = _View(visit, await _indexes(visit, name))
+        wanted = query_of(visit)
+        view = RecordsView(visit, await indexes_of(visit, name))
     except Invalid as error:
         return JSONResponse({"problem": error.text}, 400)
     except UnknownTopic as error:
@@ -429,7 +443,7 @@ def _step_document(step: Step, rows: list[Html]) -> dict[str, Any]:
         "share": round(progress.share, 4),
         "text": progress_text(progress, step.end, step.problem),
         "end": step.end,
-        "at": _cursor_text(step.positions),
+        "at": cursor_text(step.positions),
         "looked": progress.looked,
         "matched": progress.matched,
     }
@@ -455,7 +469,7 @@ def progress_text(progress: Progress, end: str, problem: str) -> str:
 
 async def _template(visit: Visit, name: str, indexes: Sequence[int]) -> dict[str, str]:
     """The fields of the form; those of a record, to produce it again, if the address names one."""
-    start = _cursor(visit.query.get("again", ""))
+    start = cursor_of(visit.query.get("again", ""))
     if start is None:
         return {}
     chosen = [index for index in start if index in indexes][:1]
@@ -476,7 +490,7 @@ async def _template(visit: Visit, name: str, indexes: Sequence[int]) -> dict[str
 
 async def produce_page(visit: Visit) -> Response:
     name = name_of(visit)
-    indexes = await _indexes(visit, name)
+    indexes = await indexes_of(visit, name)
     given = await _template(visit, name, indexes)
     head, links = topic_head(visit, name)
     choices = [("", "by the key"), *((str(index), str(index)) for index in indexes[:500])]

@@ -155,7 +155,10 @@
       };
       button.onclick = () => done(`Stopped: ${last || "before the first answer"}`, Boolean(at));
     };
-    form.addEventListener("submit", (event) => { event.preventDefault(); run(""); });
+    form.addEventListener("submit", (event) => {
+      if (event.submitter?.name === "as") return; // a download
+      event.preventDefault(); run("");
+    });
   };
 
   // --- keyboard

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 
 HOUR_MS: Final = 3_600_000
+COUNTS: Final = ("produced", "landed", "dead", "dropped", "waiting", "empty", "missing", "surplus")
+"""What an audit counts in each hour."""
 _TASK_RECORDS = 1_000_000
 _WIDTH: Final = 960
 _HEIGHT: Final = 320
@@ -109,6 +111,19 @@ class Audit:
 
     def total(self, name: str) -> int:
         return sum(getattr(hour, name) for hour in self.hours)
+
+    def document(self) -> dict[str, object]:
+        """The audit as JSON."""
+        return {
+            "table": self.table,
+            "topic": self.topic,
+            "completeUntil": self.complete_until_ms,
+            "sound": self.is_sound,
+            "hours": [
+                {"start": hour.start_ms, **{name: getattr(hour, name) for name in COUNTS}, "complete": hour.is_complete}
+                for hour in self.hours
+            ],
+        }
 
 
 def audit_table(loader: Loader, admin: Admin, runner: Runner, since_ms: int, now_ms: int) -> Audit:

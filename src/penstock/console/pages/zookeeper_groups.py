@@ -1,0 +1,190 @@
+"""Groups in ZooKeeper: members, owners, offsets, and how far behind they are. Nothing can be changed here.
+
+ZooKeeper knows no users of Kafka, so where visitors log in, the brokers decide: who may not describe a group of that
+name does not see it, and of its topics those are shown that the visitor may describe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from typing import Final
+
+from starlette.responses import Response
+
+from penstock.client.admin import OffsetResult
+from penstock.client.cluster_metadata import TopicPartition
+from penstock.client.errors import AuthorizationError, ConfigError, PenstockError
+from penstock.console.app import Handler, NotThere, Visit
+from penstock.console.cluster.state import page_of
+from penstock.console.cluster.zookeeper_groups import (
+    MOST_PARTITIONS,
+    GroupPartition,
+    GroupSummary,
+    ZooKeeperGroup,
+    ZooKeeperGroups,
+)
+from penstock.console.html import Child, Html, duration, h, number, path_of, with_query
+from penstock.console.pages.layout import (
+    PAGE_ROWS,
+    Column,
+    card,
+    empty,
+    facts,
+    page,
+    pager,
+    search_form,
+    table,
+    tabs,
+    trail,
+)
+from penstock.console.records.reading import fetch, shown_records
+
+_MOST_AGES: Final = 100
+_AGE_BYTES: Final = 64 * 1024
+
+
+def group_tabs(visit: Visit) -> Html | None:
+    """The two kinds of groups, where the console knows a ZooKeeper."""
+    if visit.console.zookeeper_groups is None:
+        return None
+    return tabs([("/groups", "At the brokers"), ("/groups/zookeeper", "In ZooKeeper")], visit.request.url.path)
+
+
+def _of(visit: Visit) -> ZooKeeperGroups:
+    found = visit.console.zookeeper_groups
+    if found is None:
+        raise NotThere("This console knows no ZooKeeper.")
+    return found
+
+
+async def _permitted(visit: Visit, names: list[str]) -> list[str]:
+    """The groups that the visitor may describe; all where nobody logs in."""
+    if not visit.console.options.login or not names:
+        return names
+    found = await visit.account.admin.describe_groups(names)
+    return [name for name in names if not isinstance(found.get(name), AuthorizationError)]
+
+
+async def groups(visit: Visit) -> Response:
+    zookeeper = _of(visit)
+    found = page_of(
+        await asyncio.to_thread(zookeeper.names), search=visit.query.get("q", ""), name=str,
+        number=visit.number("page", 1, least=1), size=PAGE_ROWS,
+    )  # fmt: skip
+    rows = await asyncio.to_thread(zookeeper.summaries, await _permitted(visit, found.rows))
+    columns = [Column("Group"), Column("Members", True), Column("Topics")]
+    content = table(columns, [_row(visit, each) for each in rows], caption="Groups in ZooKeeper", cls="list")
+    return page(
+        visit, "Groups", group_tabs(visit), search_form(visit, "Search groups", "Search groups in ZooKeeper"),
+        content if rows else empty(f"No groups in {zookeeper.where}."), pager(visit, found, "groups"),
+    )  # fmt: skip
+
+
+def _row(visit: Visit, each: GroupSummary) -> tuple[Child, ...]:
+    topics = [topic for topic in each.topics if _may_see(visit, topic)]
+    more = f" and {len(topics) - 5} more" if len(topics) > 5 else ""
+    link = h.a(each.name, href=with_query("/groups/zookeeper/show", name=each.name))
+    return link, number(each.members), ", ".join(topics[:5]) + more or "\u2013"
+
+
+def _may_see(visit: Visit, topic: str) -> bool:
+    return not visit.console.options.login or topic in visit.account.collector.look().topics
+
+
+async def group(visit: Visit) -> Response:
+    zookeeper, name = _of(visit), visit.query.get("name", "")
+    await visit.snapshot()
+    permitted = await _permitted(visit, [name]) if name else []
+    found = None
+    with suppress(ConfigError):  # a name that no node can have
+        found = await asyncio.to_thread(zookeeper.group, name) if permitted else None
+    if found is None:
+        raise NotThere(f"There is no group {name} in ZooKeeper.")
+    shown = [each for each in found.partitions if _may_see(visit, each.partition.topic)]
+    ends = await _ends(visit, shown)
+    ages = await _ages(visit, shown, ends)
+    lags = [ends[each.partition] - each.offset for each in shown if each.offset is not None and each.partition in ends]
+    return page(
+        visit, f"Group {name}",
+        facts(
+            ("Members", number(len(found.members))), ("Partitions", number(len(shown))),
+            ("Records behind", number(sum(max(0, lag) for lag in lags)) if lags else "\u2013"),
+            ("Behind", duration(max(ages.values(), default=0.0 if lags else None))), ("Kept in", str(zookeeper.where)),
+        ),
+        _partitions(found, shown, ends, ages),
+        _members(found),
+        heading=trail(("Groups", "/groups"), ("In ZooKeeper", "/groups/zookeeper"), (name, None)),
+    )  # fmt: skip
+
+
+async def _ends(visit: Visit, shown: list[GroupPartition]) -> dict[TopicPartition, int]:
+    """The end offsets of the partitions that the brokers still have."""
+    topics = visit.account.collector.look().topics
+    wanted = [each.partition for each in shown if each.partition.topic in topics]
+    found = await visit.account.admin.list_offsets(dict.fromkeys(wanted, "latest")) if wanted else {}
+    return {key: each.offset for key, each in found.items() if isinstance(each, OffsetResult) and each.offset >= 0}
+
+
+async def _ages(
+    visit: Visit, shown: list[GroupPartition], ends: dict[TopicPartition, int]
+) -> dict[TopicPartition, float]:
+    """How old the first unread record of a partition is, in seconds; left out where it cannot be read."""
+    behind = {
+        each.partition: each.offset
+        for each in shown
+        if each.offset is not None and each.offset < ends.get(each.partition, 0)
+    }
+    asked = dict(list(behind.items())[:_MOST_AGES])
+    if not asked:
+        return {}
+    answers = await fetch(visit.account.admin, asked, isolation="read_uncommitted", partition_bytes=_AGE_BYTES)
+    now_s = time.time()
+    ages = {}
+    for key, answer in answers.items():
+        if isinstance(answer, PenstockError):
+            continue
+        first = await asyncio.to_thread(shown_records, key.partition, answer, asked[key], 1)
+        if first and first[0].timestamp >= 0:
+            ages[key] = max(0.0, now_s - first[0].timestamp / 1000)
+    return ages
+
+
+def _partitions(
+    found: ZooKeeperGroup,
+    shown: list[GroupPartition],
+    ends: dict[TopicPartition, int],
+    ages: dict[TopicPartition, float],
+) -> Html:
+    if not shown:
+        return empty("The group has stored no offsets and owns no partitions.")
+    rows: list[tuple[Child, ...]] = []
+    for each in shown:
+        key, end = each.partition, ends.get(each.partition)
+        lag = None if end is None or each.offset is None else max(0, end - each.offset)
+        offset: Child = h.span("damaged", title=each.problem, cls="bad-text") if each.problem else number(each.offset)
+        rows.append(
+            (
+                h.a(str(key), href=with_query(path_of("topics", key.topic, "records"), partition=key.partition,
+                                              offset=each.offset)),
+                offset, number(end), number(lag), duration(0.0 if lag == 0 else ages.get(key)), each.owner or "\u2013",
+            )
+        )  # fmt: skip
+    columns = [
+        Column("Partition"), Column("Stored", True), Column("End", True), Column("Lag", True), Column("Behind", True),
+        Column("Owner"),
+    ]  # fmt: skip
+    cut = h.p(f"The first {number(MOST_PARTITIONS)} partitions.") if found.is_cut else None
+    return h.div(cut, table(columns, rows, caption="Partitions"))
+
+
+def _members(found: ZooKeeperGroup) -> Html | None:
+    if not found.members:
+        return None
+    rows = [(h.span(name, cls="mono"), words) for name, words in found.members.items()]
+    return card("Members", table([Column("Member"), Column("Reads (threads)")], rows, caption="Members"))
+
+
+PAGES: Final[dict[str, Handler]] = {"/groups/zookeeper": groups, "/groups/zookeeper/show": group}
+CHANGES: Final[dict[str, Handler]] = {}

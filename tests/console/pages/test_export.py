@@ -1,0 +1,124 @@
+"""Records as files: whole, bounded, and harmless in a spreadsheet."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import Any
+
+import pytest
+from tests.cli.commands import Shell
+from tests.console.visitor import Answer, Visitor
+from tests.timeouts import until
+
+from penstock.client.producer import Producer
+from penstock.console.pages import export
+from penstock.testing import Broker
+from penstock.testing.pytest_plugin import topic_name
+
+BINARY = b"\xff\x00\xfe"
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest, broker: Broker) -> str:
+    name = topic_name(request.node.name)
+    broker.create_topic(name, 2)
+    return name
+
+
+def lines(answer: Answer) -> list[dict[str, Any]]:
+    assert answer.status == 200, answer.text
+    return [json.loads(line) for line in answer.text.splitlines()]
+
+
+def file_name(answer: Answer) -> str:
+    return answer.headers["content-disposition"].partition("filename=")[2].strip('"')
+
+
+def send(broker: Broker, topic: str, *values: bytes | None) -> None:
+    with Producer(broker.address) as producer:
+        for number, value in enumerate(values):
+            producer.send(topic, value, key=BINARY if number == 0 else None, partition=number % 2,
+                          headers=[("h", BINARY), ("n", None)])  # fmt: skip
+        producer.flush()
+
+
+def without_place(records: list[dict[str, Any]]) -> list[str]:
+    """Records apart from where they are."""
+    place = ("topic", "partition", "offset", "timestamp", "timestampType")
+    return sorted(json.dumps({name: each[name] for name in sorted(each) if name not in place}) for each in records)
+
+
+def test_a_browse_is_downloaded_as_lines_that_produce_reads_back(visitor: Visitor, broker: Broker, topic: str) -> None:
+    send(broker, topic, b"one", BINARY, None, b"")
+    answer = visitor.get(f"/topics/{topic}/export", **{"as": "jsonl"})
+    found = lines(answer)
+    assert file_name(answer) == f"{topic}-4-records.jsonl"
+    assert int(answer.headers["content-length"]) == len(answer.text.encode())
+    shell = Shell(broker.address)
+    printed = shell.lines("consume", topic, "--exit", "--from-beginning", "--format", "json")
+    assert without_place(found) == without_place([json.loads(line) for line in printed])
+    broker.create_topic(f"{topic}-again", 2)
+    shell.done("produce", f"{topic}-again", "--format", "json", stdin=answer.text)
+    assert without_place(lines(visitor.get(f"/topics/{topic}-again/export"))) == without_place(found)
+
+
+def test_a_search_is_downloaded_with_what_it_found(visitor: Visitor) -> None:
+    answer = visitor.get("/topics/orders/export?text=u77&where=json&path=user.id")
+    assert [each["key"] for each in lines(answer)] == ["k77"]
+    assert file_name(answer) == "orders-1-records.jsonl"
+    assert lines(visitor.get("/topics/orders/export", text="nowhere")) == []
+    assert len(lines(visitor.get("/topics/orders/export", text="user", most=7))) == 7
+
+
+def test_a_browse_begins_where_it_is_told_and_has_at_most_what_is_asked(visitor: Visitor) -> None:
+    found = lines(visitor.get("/topics/orders/export", partition=1, offset=90))
+    assert [each["offset"] for each in found] == list(range(90, 90 + len(found)))
+    assert len(found) >= 10
+    assert len(lines(visitor.get("/topics/orders/export", most=9))) <= 9
+    assert len(lines(visitor.get("/topics/orders/export"))) >= 300
+
+
+def test_a_value_is_not_a_formula_in_a_spreadsheet(visitor: Visitor, broker: Broker, topic: str) -> None:
+    hostile = ["=HYPERLINK(1)", "+1+1", "@SUM(1)", "-1-1", "\t=1", 'a"b,c\nd', "-5", "plain"]
+    send(broker, topic, *(each.encode() for each in hostile))
+    answer = visitor.get(f"/topics/{topic}/export", **{"as": "csv"})
+    assert answer.headers["content-type"].startswith("text/csv")
+    rows = {
+        int(row["offset"]) * 2 + int(row["partition"]): row["value"] for row in csv.DictReader(io.StringIO(answer.text))
+    }
+    shown = ["'=HYPERLINK(1)", "'+1+1", "'@SUM(1)", "'-1-1", "'\t=1", 'a"b,c\nd', "-5", "plain"]
+    assert [rows[number] for number in range(len(hostile))] == shown
+
+
+def test_bytes_and_time_end_a_file_and_its_name_says_so(visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export, "_MOST_BYTES", 2_000)
+    answer = visitor.get("/topics/orders/export")
+    assert len(answer.text) <= 2_000
+    assert file_name(answer) == f"orders-{len(lines(answer))}-records-incomplete.jsonl"
+    monkeypatch.setattr(export, "_MOST_BYTES", 2_000_000)
+    monkeypatch.setattr(export, "_MOST_S", 0.0)
+    assert file_name(visitor.get("/topics/orders/export")).endswith("-incomplete.jsonl")
+
+
+def test_only_so_many_files_at_once(visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export, "_AT_ONCE", 0)
+    assert visitor.get("/topics/orders/export").status == 503
+    monkeypatch.setattr(export, "_AT_ONCE", 1)
+    for _ in range(3):
+        assert visitor.get("/topics/orders/export").status == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [("orders/export?as=exe", 400), ("absent/export", 404), ("orders/export?where=json&path=a+b", 400),
+     ("orders/export?partition=9", 400), ("orders/export?most=x", 200), ("empty/export", 200)],
+)  # fmt: skip
+def test_odd_downloads(visitor: Visitor, path: str, status: int) -> None:
+    assert visitor.get(f"/topics/{path}").status == status
+
+
+def test_the_records_page_offers_both_files(visitor: Visitor) -> None:
+    until(lambda: "orders" in visitor.get("/topics").words, "topics")
+    assert visitor.get("/topics/orders/records").text.count('formaction="/topics/orders/export"') == 4

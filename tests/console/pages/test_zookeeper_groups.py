@@ -1,0 +1,98 @@
+"""The pages of groups in ZooKeeper, over a real one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.console.visitor import Visitor, console
+from tests.timeouts import PATIENCE_S, until
+
+from penstock.client.addresses import ZooKeeperAddress
+from penstock.client.consumer.zookeeper_registry import Subscription, encode_registration
+from penstock.client.producer import Producer
+from penstock.client.zookeeper import new_client, start_client
+from penstock.testing import Broker
+from penstock.testing.zookeeper import ZooKeeperServer
+
+HOSTILE = "<img src=x onerror=alert(3)>"
+
+
+@pytest.fixture(scope="module")
+def where() -> Iterator[ZooKeeperAddress]:
+    with ZooKeeperServer() as server:
+        root = ZooKeeperAddress(server.connect, "")
+        client = new_client(root)
+        start_client(client, root, PATIENCE_S * 1000)
+        client.ensure_path("/old")
+        yield ZooKeeperAddress(server.connect, "/old")
+        client.stop()
+        client.close()
+
+
+@pytest.fixture(scope="module")
+def kazoo(where: ZooKeeperAddress) -> Iterator[Any]:
+    client = new_client(where)
+    start_client(client, where, PATIENCE_S * 1000)
+    yield client
+    client.stop()
+    client.close()
+
+
+@pytest.fixture(scope="module")
+def site(where: ZooKeeperAddress, kazoo: Any, broker: Broker) -> Iterator[Visitor]:
+    broker.create_topic("kept", 2)
+    with Producer(broker.address) as producer:
+        for number in range(20):
+            producer.send("kept", b"x", partition=number % 2)
+        producer.flush()
+    nodes = {
+        "/consumers/feed/offsets/kept/0": b"4", "/consumers/feed/offsets/kept/1": b"10",
+        "/consumers/feed/owners/kept/0": b"feed_host-1-0",
+        "/consumers/feed/ids/feed_host-1": encode_registration(Subscription("static", {"kept": 1}), 0),
+        "/consumers/feed/ids/odd": b"not JSON", "/consumers/feed/offsets/gone/0": b"7",
+        "/consumers/feed/offsets/kept/not-a-number": b"1",
+        f"/consumers/{HOSTILE}/offsets/kept/0": HOSTILE.encode(),
+    }  # fmt: skip
+    for path, data in nodes.items():
+        kazoo.create(path, data, makepath=True)
+    with console(broker.address, zookeeper=where) as found:
+        until(lambda: "kept" in found.get("/topics").words, "a snapshot")
+        yield found
+
+
+def test_groups_are_listed_with_members_and_topics(site: Visitor) -> None:
+    page = site.get("/groups/zookeeper")
+    assert "feed 2 gone, kept" in page.words
+    assert "<img" not in page.text
+    assert "In ZooKeeper" in site.get("/groups").words
+    assert "feed" not in site.get("/groups/zookeeper", q="img").words.partition("Topics")[2]
+
+
+def test_a_group_shows_lag_owner_and_members(site: Visitor) -> None:
+    page = site.get("/groups/zookeeper/show", name="feed").words
+    assert "kept-0 4 10 6" in page
+    assert "feed_host-1-0" in page
+    assert "kept-1 10 10 0 0 s \u2013" in page
+    assert "gone-0 7 \u2013 \u2013 \u2013 \u2013" in page
+    assert "Records behind 6" in page
+    assert "kept (1)" in page
+    assert "cannot be read" in page
+
+
+def test_a_damaged_offset_is_shown_as_such(site: Visitor) -> None:
+    page = site.get("/groups/zookeeper/show", name=HOSTILE)
+    assert page.status == 200
+    assert "damaged" in page.words
+    assert "<img" not in page.text
+
+
+@pytest.mark.parametrize("name", ["absent", "", "a/b", "..", "feed/ids", "\0"])
+def test_a_group_that_does_not_exist_is_not_found(site: Visitor, name: str) -> None:
+    assert site.get("/groups/zookeeper/show", name=name).status == 404
+
+
+def test_without_a_zookeeper_there_is_no_such_page(visitor: Visitor) -> None:
+    assert visitor.get("/groups/zookeeper").status == 404
+    assert "In ZooKeeper" not in visitor.get("/groups").words
