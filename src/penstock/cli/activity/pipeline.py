@@ -154,16 +154,18 @@ def _check_packages(value_format: str) -> None:
 
 @contextmanager
 def _session(master: str | None) -> Iterator[SparkSession]:
-    from penstock.activity.pipelines.engine.runner import pipeline_session
+    from penstock.activity.pipelines.engine.runner import pipeline_session, start_fork_server
     from penstock.spark.session import ConsoleOutput
 
-    console = ConsoleOutput()
-    spark = pipeline_session(master, console=console)
-    try:
+    with contextlib.ExitStack() as held:
+        server = start_fork_server(master)
+        if server is not None:
+            held.callback(server.close)
+        console = ConsoleOutput()
+        spark = pipeline_session(master, console=console)
+        held.callback(_end, spark)
+        held.callback(console.end)
         yield spark
-    finally:
-        console.end()
-        _end(spark)
 
 
 def _end(spark: SparkSession) -> None:

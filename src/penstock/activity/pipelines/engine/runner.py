@@ -27,6 +27,7 @@ from penstock.client.errors import PenstockError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from penstock.spark.fork_server import ForkServer
     from penstock.spark.session import ConsoleOutput
 
 _LOOK_S: Final = 0.25
@@ -94,6 +95,22 @@ def pipeline_session(
     spark = session("penstock pipelines", master=master, config=chosen, visible_lag=False, console=console)
     memory.limit_allocators()
     return spark
+
+
+def start_fork_server(master: str | None) -> ForkServer | None:
+    """The process that Spark's workers are forks of; None if the workers do not run here. Call it before the session.
+
+    A worker that is a fork starts in milliseconds. Otherwise each of a dozen imports Spark, Arrow and Penstock.
+    """
+    from penstock.spark.environment import DRIVER_VARIABLE, VARIABLE, runs_own_workers
+    from penstock.spark.fork_server import ForkServer
+
+    if not runs_own_workers(master, os.environ):
+        return None
+    server = ForkServer()
+    server.start()
+    os.environ[VARIABLE] = os.environ[DRIVER_VARIABLE] = server.python
+    return server
 
 
 class PipelinesRun:
