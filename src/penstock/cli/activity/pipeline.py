@@ -138,7 +138,7 @@ def run(
             _forget(chosen, warehouse_uri)
         _stream(chosen, source, master, warehouse_uri)
         return
-    with _session(master) as spark:
+    with _session(master) as (spark, _):
         _batch(spark, chosen, source, warehouse_uri, (since_ms, until_ms), beside_stream, output_format)
 
 
@@ -153,7 +153,8 @@ def _check_packages(value_format: str) -> None:
 
 
 @contextmanager
-def _session(master: str | None) -> Iterator[SparkSession]:
+def _session(master: str | None) -> Iterator[tuple[SparkSession, bool]]:
+    """A session, and whether its workers are forks of one process."""
     from penstock.activity.pipelines.engine.runner import pipeline_session, start_fork_server
     from penstock.spark.session import ConsoleOutput
 
@@ -165,7 +166,7 @@ def _session(master: str | None) -> Iterator[SparkSession]:
         spark = pipeline_session(master, console=console)
         held.callback(_end, spark)
         held.callback(console.end)
-        yield spark
+        yield spark, server is not None
 
 
 def _end(spark: SparkSession) -> None:
@@ -218,8 +219,10 @@ def _stream(chosen: Sequence[Pipeline], source: EventCluster, master: str | None
     from penstock.activity.pipelines.engine.runner import PipelinesRun
 
     began_s = time.monotonic()
-    with _session(master) as spark:
-        running = PipelinesRun(spark, chosen, source, warehouse_uri, notify=_say)
+    with _session(master) as (spark, has_forks):
+        running = PipelinesRun(
+            spark, chosen, source, warehouse_uri, notify=_say, has_forked_workers=has_forks
+        )  # fmt: skip
         try:
             with _stopped_by_signals(running):
                 running.start()

@@ -75,6 +75,7 @@ class LoadsAndReports(Member):
         self._status.restarts += 1 if self.failures else 0
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         self._thread.start()
+        self.has_started = True
 
     def stop(self, deadline_s: float) -> None:
         self._stop.set()

@@ -78,6 +78,8 @@ class Member(ABC):
         self.troubles = 0
         """Failures of Spark itself."""
         self.retry_at_s: float | None = None
+        self.has_started = False
+        """Whether a start was completed, or has failed and is retried."""
         self._error: PenstockError | None = None
         self._started_s = time.monotonic()
 
@@ -88,10 +90,10 @@ class Member(ABC):
         """Whether it is still starting processes, which slows other starts down."""
         return False
 
-    def await_sources(self, deadline_s: float) -> None:
-        """Waits until it is no longer starting."""
-        while time.monotonic() < deadline_s and self.is_starting():
-            time.sleep(_POLL_S)
+    def await_sources(self, deadline_s: float, stop: threading.Event) -> None:
+        """Waits until it is no longer starting, or is to stop."""
+        while time.monotonic() < deadline_s and self.is_starting() and not stop.wait(_POLL_S):
+            pass
 
     @abstractmethod
     def stop(self, deadline_s: float) -> None: ...
@@ -105,6 +107,7 @@ class Member(ABC):
 
     def failed(self, error: PenstockError) -> None:
         self._error = error
+        self.has_started = True
 
     def _set_state(self, one: QueryStatus) -> None:
         one.message = "" if self._error is None else self._error.message
@@ -158,6 +161,7 @@ class RowsQuery(Member):
         query = writer.option("checkpointLocation", self._folder.checkpoint(self._rows.name).uri).start()
         with self._lock:
             self._query, self._error = query, None
+            self.has_started = True
             self._started_s = time.monotonic()
             self._status.restarts += 1 if self._status.batch_id >= 0 or self.failures else 0
 

@@ -23,6 +23,7 @@ from penstock.activity.pipelines.engine.queries import PARTITIONS, LagWatch, Mem
 from penstock.activity.pipelines.engine.status import PipelineFolder, PipelineStatus
 from penstock.activity.pipelines.errors import PipelineError, PipelineRuns, SparkTrouble, full_details, in_one_line
 from penstock.client.errors import PenstockError
+from penstock.spark.tables.delta import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,9 +37,13 @@ _LONGEST_WAIT_S: Final = 30.0
 _WELL_AFTER_S: Final = 60.0
 _STOP_S: Final = 6.0
 _STARTING_AT_ONCE: Final = 2
+_FORKS_AT_ONCE: Final = 4
 _MOST_TROUBLES: Final = 5
 """After this many Spark failures in a row, the next one is treated as permanent."""
 _TRACEBACK: Final = "PENSTOCK_TRACEBACK"
+_FILE_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
+# Spark's usual one asks for symbolic links by running `readlink` eight times for every file of a checkpoint.
+_LOCAL_FILES: Final = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 _SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -124,6 +129,7 @@ class PipelinesRun:
         warehouse_uri: str,
         *,
         notify: Callable[[str], None] = lambda line: None,
+        has_forked_workers: bool = False,
     ) -> None:
         self._cluster = cluster
         self._warehouse_uri = warehouse_uri
@@ -135,6 +141,7 @@ class PipelinesRun:
         self._folders = {name: PipelineFolder(warehouse_uri, name) for name in self._pipelines}
         self._statuses = {name: PipelineStatus(name=name) for name in self._pipelines}
         self._spark = spark
+        self._starting_at_once = _FORKS_AT_ONCE if has_forked_workers else _STARTING_AT_ONCE
         self._stop = threading.Event()
         self._ended = threading.Event()
         self._lock = threading.Lock()
@@ -148,11 +155,13 @@ class PipelinesRun:
         self._claim_folders()
         try:
             self._wait_for_cluster()
+            if Storage(self._warehouse_uri).is_local:
+                self._spark.conf.set(_FILE_MANAGER, _LOCAL_FILES)
             for name, pipeline in self._pipelines.items():
                 self._members[name] = self._members_of(pipeline)
             urgent_first = sorted(self._members, key=lambda name: self._pipelines[name].trigger)
             every = [member for name in urgent_first for member in self._members[name]]
-            with ThreadPoolExecutor(_STARTING_AT_ONCE) as pool:
+            with ThreadPoolExecutor(self._starting_at_once) as pool:
                 for started in [pool.submit(self._start_one, member) for member in every]:
                     started.result()
         except BaseException as error:
@@ -223,8 +232,8 @@ class PipelinesRun:
         raise PipelineError("stopped before a broker was reachable")
 
     def _start_one(self, member: Member) -> None:
-        """Starts one member. Few start at once: each source is a process that takes a second to start, and Spark waits
-        ten seconds for it. Retriable failures are retried while the others run."""
+        """Starts one member. Few start at once: each source is a process, which takes a second to start unless it is a
+        fork, and Spark waits ten seconds for it. Retriable failures are retried while the others run."""
         if self._stop.is_set():
             return
         try:
@@ -237,7 +246,8 @@ class PipelinesRun:
             if failure is error:
                 raise
             raise failure from error
-        member.await_sources(time.monotonic() + _LONGEST_WAIT_S)
+        self._write_status(member.name.partition("/")[0])
+        member.await_sources(time.monotonic() + _LONGEST_WAIT_S, self._stop)
 
     def _members_of(self, pipeline: Pipeline) -> list[Member]:
         members: list[Member] = [
@@ -296,7 +306,7 @@ class PipelinesRun:
             member.retry_at_s = now_s + wait_s
             self._notify_details(error)
             self._notify(_retry_text(error, wait_s))
-        elif now_s >= member.retry_at_s and self._starting() < _STARTING_AT_ONCE:
+        elif now_s >= member.retry_at_s and self._starting() < self._starting_at_once:
             member.retry_at_s = None
             try:
                 member.start()
@@ -348,15 +358,18 @@ class PipelinesRun:
         members = [member for each in self._members.values() for member in each]
         self._lag.look([member.positions() for member in members])
         for name in list(self._members):
-            with self._lock:
-                self._folders[name].write(self._current(name))
+            self._write_status(name)
+
+    def _write_status(self, name: str) -> None:
+        with self._lock:
+            self._folders[name].write(self._current(name))
 
     def _current(self, name: str) -> PipelineStatus:
         one = self._statuses[name]
         one.updated_ms = time.time_ns() // 1_000_000
         members = self._members.get(name, [])
         if members:
-            one.queries = [member.status() for member in members]
+            one.queries = [member.status() for member in members if member.has_started]
         if not one.has_ended:
             states = {query.state for query in one.queries}
             one.state = next((each for each in (status.WAITING, status.STARTING) if each in states), status.RUNNING)
