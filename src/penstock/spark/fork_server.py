@@ -203,9 +203,9 @@ class _Server:
         except BaseException:  # noqa: BLE001 - a fork never returns into the server
             traceback.print_exc()
         finally:
-            for stream in (sys.stdout, sys.stderr):
+            for output in (sys.stdout, sys.stderr):
                 with contextlib.suppress(OSError, ValueError):
-                    stream.flush()
+                    output.flush()
             os._exit(code)
 
 

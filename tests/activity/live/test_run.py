@@ -18,7 +18,7 @@ from penstock.activity.live import run
 from penstock.activity.live.run import Drain, Plan, Run, RunFailed
 from penstock.runtime import supervisor
 
-ENDS_BY_ITSELF = "print('{\"events\": 5}')"
+COUNTS_AT_THE_END = "import sys; sys.stdin.read(); print('{\"events\": 5}')"
 
 
 class Story:
@@ -47,7 +47,7 @@ class Story:
         until(condition, "it comes to that; heard so far: " + repr((self.heard.lines, self.error)))
 
     def until_it_runs(self) -> None:
-        self.until(lambda: any(line.startswith("generator ready") for line in self.heard.lines))
+        self.until(lambda: any(line.startswith("pipelines ready") for line in self.heard.lines))
 
     def end(self) -> None:
         self._thread.join(PATIENCE_S)
@@ -80,7 +80,7 @@ def test_all_come_up_in_order_and_end_when_asked(stories: Callable[..., Story]) 
     assert story.code == 0
     assert not any(story.run.pids.values())
     started = [line.split()[0] for line in story.heard.lines if "ready" in line]
-    assert started == ["broker", "pipelines", "generator"]
+    assert started == ["broker", "generator", "pipelines"]
     assert story.seen.phases == ["running", "stopping", "stopped"]
 
 
@@ -182,7 +182,7 @@ def test_with_a_report_the_pipelines_first_read_to_the_end(stories: Callable[...
         got.append((summary, story.run.pids))
         return 3
 
-    story = stories(seen, report, generator_script=ENDS_BY_ITSELF, minutes=0.01)
+    story = stories(seen, report, generator_script=COUNTS_AT_THE_END, minutes=0.01)
     story.until(lambda: "draining" in seen.phases)
     story.until(lambda: story.heard.refreshed > 3)
     assert not got
@@ -197,7 +197,7 @@ def test_with_a_report_the_pipelines_first_read_to_the_end(stories: Callable[...
 
 def test_who_stops_it_while_it_drains_gets_no_report(stories: Callable[..., Story]) -> None:
     story = stories(
-        HandMade(query("operations", lag=40)), lambda summary: 0, generator_script=ENDS_BY_ITSELF, minutes=0.01
+        HandMade(query("operations", lag=40)), lambda summary: 0, generator_script=COUNTS_AT_THE_END, minutes=0.01
     )
     story.until(lambda: "draining" in story.seen.phases)
     story.stop.set()
@@ -240,7 +240,7 @@ def test_the_children_are_commands_that_say_everything(tmp_path: Path) -> None:
         "pipeline", "run", "feed", "search", "--master", "local[2]", "--value-format", "json", "--warehouse",
         str(tmp_path / "warehouse"), "--bootstrap-server", "127.0.0.1:19",
     ]  # fmt: skip
-    command = " ".join(plan.generator_command(123, 2.0)[4:])
-    assert "--seed 7 --rate 500 --malformed 0.01 --rhythm daily --origin 123 --minutes 2.0000" in command
+    command = " ".join(plan.generator_command(123)[4:])
+    assert "--seed 7 --rate 500 --malformed 0.01 --rhythm daily --origin 123 --value-format" in command
     elsewhere = Plan(tmp_path, ("feed",), bootstrap="kafka:9092", warehouse="s3://b/t")
     assert (elsewhere.servers, elsewhere.warehouse_uri, elsewhere.broker_url) == ("kafka:9092", "s3://b/t", None)

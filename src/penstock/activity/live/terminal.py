@@ -2,8 +2,8 @@
 
 While a run starts, the view has its steps, a bar and the expected time. Then it lays out the sections of a snapshot. 80
 columns and 24 lines are enough; lists use what a larger terminal has. Colour marks only what needs attention. Log lines
-stay in the scrollback above the view, which is removed when the run ends. It is drawn at most four times per second, and
-only if something changed.
+stay in the scrollback above the view, which is removed when the run ends. It is drawn at most four times per second, if
+something changed.
 """
 
 from __future__ import annotations

@@ -11,13 +11,13 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from penstock.activity.cluster import Cluster
 from penstock.activity.pipelines.definition import Pipeline
-from penstock.activity.pipelines.engine import memory, queries, status
+from penstock.activity.pipelines.engine import status
 from penstock.activity.pipelines.engine.micro_batch import Outputs, ensure_topics
 from penstock.activity.pipelines.engine.queries import PARTITIONS, LagWatch, Member, RowsQuery
 from penstock.activity.pipelines.engine.status import PipelineFolder, PipelineStatus
@@ -28,8 +28,6 @@ from penstock.spark.tables.delta import Storage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.spark.fork_server import ForkServer
-    from penstock.spark.session import ConsoleOutput
 
 _LOOK_S: Final = 0.25
 _STATUS_S: Final = 1.0
@@ -44,78 +42,6 @@ _TRACEBACK: Final = "PENSTOCK_TRACEBACK"
 _FILE_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
 # Spark's usual one asks for symbolic links by running `readlink` eight times for every file of a checkpoint.
 _LOCAL_FILES: Final = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-_SETTINGS: Final = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.sql.session.timeZone": "UTC",
-    # Groups are few and batches small: another task costs more than it saves.
-    "spark.sql.shuffle.partitions": "1",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.streaming.minBatchesToRetain": "10",
-    "spark.sql.streaming.numRecentProgressUpdates": "10",
-    "spark.sql.streaming.stopTimeout": "5s",
-    # How long Java and Python wait for each other's connection: a busy machine needs more than the default of 15 s.
-    "spark.python.authenticate.socketTimeout": "60s",
-    # The run reports why a query ended, once and in one line.
-    "spark.log.level": "FATAL",
-}
-_LOCAL: Final = {
-    # TieredStopAtLevel: half of the CPU time of the first minutes went into JIT compilation for long runs.
-    # Xss: Spark matches the message of an interrupted batch with a regular expression that recurses per character.
-    # HeapFreeRatio: the heap has its full size from the start; one that grows slowly looks like a leak.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -Xss16m"
-    " -XX:MinHeapFreeRatio=95 -XX:MaxHeapFreeRatio=99",
-    "spark.driver.memory": "768m",
-    # Spark keeps the data of its web UI in the heap even if the UI is off: by default a thousand executions with their
-    # plans, which six pipelines fill within ten minutes.
-    "spark.sql.ui.retainedExecutions": "20",
-    "spark.ui.retainedJobs": "20",
-    "spark.ui.retainedStages": "20",
-    "spark.ui.retainedTasks": "200",
-    "spark.python.daemon.module": "penstock.spark.worker_daemon",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
-}
-
-
-def settings_for(master: str | None) -> dict[str, str]:
-    """Settings for such a session. Memory settings apply only to local masters."""
-    return {**_SETTINGS, **(_LOCAL if _is_local(master) else {})}
-
-
-def _is_local(master: str | None) -> bool:
-    return master is None or master.startswith("local")
-
-
-def pipeline_session(
-    master: str | None = None, config: Mapping[str, str] | None = None, console: ConsoleOutput | None = None
-) -> SparkSession:
-    """A session for streams of small batches. Raises NoJava, MissingDependency."""
-    from penstock.spark.session import session
-
-    if _is_local(master):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    # The run publishes its lag itself: a listener costs a fifth of such a batch.
-    chosen = {**settings_for(master), **queries.pool_settings(), **(config or {})}
-    spark = session("penstock pipelines", master=master, config=chosen, visible_lag=False, console=console)
-    memory.limit_allocators()
-    return spark
-
-
-def start_fork_server(master: str | None) -> ForkServer | None:
-    """The process that Spark's workers are forks of; None if the workers do not run here. Call it before the session.
-
-    A worker that is a fork starts in milliseconds. Otherwise each of a dozen imports Spark, Arrow and Penstock.
-    """
-    from penstock.spark.environment import DRIVER_VARIABLE, VARIABLE, runs_own_workers
-    from penstock.spark.fork_server import ForkServer
-
-    if not runs_own_workers(master, os.environ):
-        return None
-    server = ForkServer()
-    server.start()
-    os.environ[VARIABLE] = os.environ[DRIVER_VARIABLE] = server.python
-    return server
 
 
 class PipelinesRun:
