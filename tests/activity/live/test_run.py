@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.activity.live.runs import NOW_MS, HandMade, Heard, ScriptPlan, query, script_plan
+from tests.activity.live.runs import (
+    NOW_MS,
+    UNTIL_THE_PIPE_CLOSES,
+    HandMade,
+    Heard,
+    ScriptPlan,
+    query,
+    script_plan,
+)
 from tests.ports import free_port
 from tests.timeouts import PATIENCE_S, until
 
@@ -84,6 +92,58 @@ def test_all_come_up_in_order_and_end_when_asked(stories: Callable[..., Story]) 
     assert story.seen.phases == ["running", "stopping", "stopped"]
 
 
+def test_spark_does_not_wait_for_the_broker_and_the_site_does_not_wait_for_spark(
+    stories: Callable[..., Story], tmp_path: Path
+) -> None:
+    may_listen = tmp_path / "may listen"
+    slow_broker = (
+        "import os, socket, sys, time\n"
+        f"while not os.path.exists({str(may_listen)!r}): time.sleep(0.02)\n"
+        'listener = socket.create_server(("127.0.0.1", {port}))\nsys.stdin.read()\n'
+    )
+    story = stories(HandMade(), broker_script=slow_broker)
+    story.until(lambda: bool(story.run.pids["pipelines"]))
+    assert not any("ready" in line or line.startswith("generator") for line in story.heard.lines)
+    may_listen.touch()
+    story.until(lambda: any(line.startswith("generator ready") for line in story.heard.lines))
+    assert "running" not in story.seen.phases, "Spark has no queries yet"
+    story.seen.shows(queries=[query("operations", state="starting")])
+    story.until(lambda: "running" in story.seen.phases)
+
+
+def test_a_pipeline_counts_as_started_when_all_of_its_queries_are(
+    stories: Callable[..., Story], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ScriptPlan, "queries", property(lambda self: {"operations": 2}))
+    story = stories(HandMade(query("operations")))
+    story.until(lambda: story.heard.refreshed > 5)
+    assert "running" not in story.seen.phases
+    story.seen.shows(queries=[query("operations"), query("operations", "more")])
+    story.until(lambda: "running" in story.seen.phases)
+
+
+def test_the_minutes_of_a_run_count_from_the_moment_when_everything_runs(stories: Callable[..., Story]) -> None:
+    story = stories(HandMade(), minutes=0.001)
+    story.until(lambda: any(line.startswith("generator ready") for line in story.heard.lines))
+    refreshed = story.heard.refreshed
+    story.until(lambda: story.heard.refreshed > refreshed + 5)
+    assert "stopping" not in story.seen.phases
+    story.seen.shows(queries=[query("operations")])
+    story.end()
+    assert (story.code, story.seen.phases) == (0, ["running", "stopping", "stopped"])
+
+
+def test_one_that_is_stopped_while_it_starts_has_no_report(stories: Callable[..., Story]) -> None:
+    reported: list[Any] = []
+    story = stories(HandMade(), lambda summary: reported.append(summary) or 1)
+    story.until(lambda: any(line.startswith("generator ready") for line in story.heard.lines))
+    story.stop.set()
+    story.end()
+    assert (story.code, reported) == (0, [])
+    said = [line.split()[0] for line in story.heard.lines if "stopping" in line]
+    assert said == ["generator", "pipelines", "broker"], "each part says that it stops"
+
+
 def test_a_process_that_dies_is_started_again_and_that_is_reported(stories: Callable[..., Story]) -> None:
     story = stories()
     story.until_it_runs()
@@ -125,12 +185,12 @@ def test_one_that_does_not_come_up_is_not_tried_again(stories: Callable[..., Sto
 
 
 def test_it_can_be_stopped_while_it_waits(stories: Callable[..., Story]) -> None:
-    story = stories(HandMade())
+    story = stories(HandMade(), broker_script=UNTIL_THE_PIPE_CLOSES)
     story.until(lambda: bool(story.run.pids["pipelines"]))
     story.stop.set()
     story.end()
     assert story.code == 0
-    assert not any(line.startswith("generator") for line in story.heard.lines)
+    assert not any(line.startswith("generator") for line in story.heard.lines), "it waits for the broker"
 
 
 def test_a_child_that_hangs_is_killed(stories: Callable[..., Story], monkeypatch: pytest.MonkeyPatch) -> None:

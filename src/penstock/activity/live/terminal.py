@@ -115,7 +115,8 @@ def _title(snapshot: Snapshot, width: int) -> Text:
         at += f" of {elapsed_text(snapshot.ends_ms - since_ms)}"
     style = {state.RUNNING: "bold green", state.STARTING: "bold yellow"}.get(snapshot.phase, "bold magenta")
     notes = [snapshot.facts.get("page", ""), "Ctrl-C stops"]
-    if snapshot.waiting_text and snapshot.phase != state.STARTING:
+    has_steps = snapshot.start is not None and snapshot.phase == state.STARTING
+    if snapshot.waiting_text and not has_steps:
         notes = [f"waiting for {snapshot.waiting_text}"]
     notes = [note for note in notes if note]
     line = Text.assemble(("Penstock ", "bold"), (snapshot.phase, style), f" {at}  ", ("  ".join(notes), _DIM))

@@ -71,7 +71,7 @@ _LOCAL: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
-_ARCHIVE_AFTER_S: Final = 60.0
+_ARCHIVE_AFTER_S: Final = 30.0
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 
 
