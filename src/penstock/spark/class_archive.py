@@ -54,11 +54,12 @@ class ClassArchive:
         if self.exists or self._process is not None:
             return False
         # The JVM may be in the middle of a line.
-        complete = self._loaded().rpartition(b"\n")[0]
+        loaded = self._loaded()
+        complete = loaded[: loaded.rfind(b"\n") + 1]
         if complete.count(b"\n") < _LEAST_CLASSES:
             return False
         listed = self._classes.with_suffix(".list")
-        listed.write_bytes(complete + b"\n")
+        listed.write_bytes(complete)
         self._process = subprocess.Popen(
             [
                 str(self._java), "-Xshare:dump", f"-XX:SharedClassListFile={listed}", "-XX:+UseSerialGC",

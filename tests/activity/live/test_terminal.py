@@ -66,7 +66,14 @@ def test_a_start_is_shown_as_steps_with_a_bar_and_the_expected_time(width: int) 
     lines = console.file.getvalue().splitlines()
     assert max(map(len, lines)) <= width
     text = "\n".join(lines)
-    for part in ("✓ The broker answers", "1.2 s", "✓ Spark starts", "● The queries start", "2 of 6", "○ The first results"):
+    for part in (
+        "✓ The broker answers",
+        "1.2 s",
+        "✓ Spark starts",
+        "● The queries start",
+        "2 of 6",
+        "○ The first results",
+    ):
         assert part in text
     for part in ("━━━", " 53%", "6 s of about 15 s", "4,321 events so far"):
         assert part in text
