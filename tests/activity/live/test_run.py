@@ -135,7 +135,12 @@ def test_the_minutes_of_a_run_count_from_the_moment_when_everything_runs(stories
 
 def test_one_that_is_stopped_while_it_starts_has_no_report(stories: Callable[..., Story]) -> None:
     reported: list[Any] = []
-    story = stories(HandMade(), lambda summary: reported.append(summary) or 1)
+
+    def report(summary: Any) -> int:
+        reported.append(summary)
+        return 1
+
+    story = stories(HandMade(), report)
     story.until(lambda: any(line.startswith("generator ready") for line in story.heard.lines))
     story.stop.set()
     story.end()

@@ -178,16 +178,18 @@ def test_the_steps_of_a_start_are_done_by_what_is_observed() -> None:
     before = PipelineStatus(name="feed", updated_ms=NOW_MS - 1, queries=[QueryStatus(name="feed_entries")])
     board.statuses([before])
     assert steps_of(board.snapshot(NOW_MS + 3_000))["spark"] == "running", "that is of an earlier run"
-    board.statuses([PipelineStatus(name="feed", pid=os.getpid(), host=socket.gethostname(), updated_ms=NOW_MS + 3_500)])
+    now = PipelineStatus(name="feed", pid=os.getpid(), host=socket.gethostname(), updated_ms=NOW_MS + 3_500)
+    board.statuses([now])
     assert steps_of(board.snapshot(NOW_MS + 3_600))["spark"] == "done"
 
     queries = [QueryStatus(name="feed_entries"), QueryStatus(name="more")]
-    now = {"pid": os.getpid(), "host": socket.gethostname(), "updated_ms": NOW_MS + 4_000}
-    board.statuses([PipelineStatus(name="feed", queries=queries[:1], **now)])
+    now.queries = queries[:1]
+    board.statuses([now])
     snapshot = board.snapshot(NOW_MS + 4_100)
     assert snapshot.start is not None
     assert [step.note for step in snapshot.start.steps if step.name == "queries"] == ["1 of 2"]
-    board.statuses([PipelineStatus(name="feed", queries=queries, **now)])
+    now.queries = queries
+    board.statuses([now])
     assert steps_of(board.snapshot(NOW_MS + 4_200)) == {**dict.fromkeys(TITLES, "done"), "results": "running"}
 
     put(board, "server_windows", "a", start=NOW_MS, server="server-1", p95_ms=70.0)
