@@ -159,12 +159,13 @@ def test_the_server_ends_with_its_parent_and_not_by_ctrl_c() -> None:
         [
             sys.executable, "-c",
             "import sys\nfrom penstock.spark.fork_server import ForkServer\n"
-            "server = ForkServer()\nserver.start()\nprint(server.pid, flush=True)\nsys.stdin.read()\n",
+            "server = ForkServer()\nserver.start()\nprint(server.pid, server.python, flush=True)\nsys.stdin.read()\n",
         ],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert parent.stdout is not None
-    pid = int(parent.stdout.readline())
+    number, python = parent.stdout.readline().split()
+    pid = int(number)
     ignored = 1 << (signal.SIGINT - 1)
     until(lambda: bool(int(status_of(pid)["SigIgn"], 16) & ignored), "it ignores Ctrl-C")
     os.kill(pid, signal.SIGINT)
@@ -173,6 +174,7 @@ def test_the_server_ends_with_its_parent_and_not_by_ctrl_c() -> None:
     parent.kill()
     parent.communicate()
     until(lambda: not is_there(pid), "the server ends")
+    assert not Path(python).parent.exists()
 
 
 def status_of(pid: int) -> dict[str, str]:

@@ -272,7 +272,11 @@ def main(descriptor: int) -> None:
     warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
     gc.collect()
     gc.freeze()
-    _Server(socket.socket(fileno=descriptor)).serve()
+    listener = socket.socket(fileno=descriptor)
+    folder = Path(listener.getsockname()).parent
+    _Server(listener).serve()
+    # A parent that was killed could not do it.
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     def waits_for(self) -> str:
         """What is not done yet, in a few words."""
         open_steps = [step for step in self.steps if step.state == RUNNING]
-        return ", ".join(f"{step.title.lower()}{f' ({step.note})' if step.note else ''}" for step in open_steps)
+        return ", ".join(f"{_in_sentence(step.title)}{f' ({step.note})' if step.note else ''}" for step in open_steps)
 
 
 class StartProgress:
@@ -135,6 +135,11 @@ class StartProgress:
             name=name, title=TITLES[name], state=state, note=note, ended_ms=self._ended_ms.get(name, 0),
             expected_ms=self._expected_ms[name],
         )  # fmt: skip
+
+
+def _in_sentence(title: str) -> str:
+    """ "The" loses its capital, and names keep theirs."""
+    return title.replace("The ", "the ", 1) if title.startswith("The ") else title
 
 
 def _plausible(steps: Sequence[str], expected_ms: Mapping[str, int]) -> dict[str, int]:

@@ -86,9 +86,9 @@ class PipelinesRun:
             for name, pipeline in self._pipelines.items():
                 self._members[name] = self._members_of(pipeline)
             urgent_first = sorted(self._members, key=lambda name: self._pipelines[name].trigger)
-            every = [member for name in urgent_first for member in self._members[name]]
+            every = [(name, member) for name in urgent_first for member in self._members[name]]
             with ThreadPoolExecutor(self._starting_at_once) as pool:
-                for started in [pool.submit(self._start_one, member) for member in every]:
+                for started in [pool.submit(self._start_one, *each) for each in every]:
                     started.result()
         except BaseException as error:
             self.failure = in_one_line(error, "starting")
@@ -157,7 +157,7 @@ class PipelinesRun:
                 self._stop.wait(wait_s)
         raise PipelineError("stopped before a broker was reachable")
 
-    def _start_one(self, member: Member) -> None:
+    def _start_one(self, name: str, member: Member) -> None:
         """Starts one member. Few start at once: each source is a process, which takes a second to start unless it is a
         fork, and Spark waits ten seconds for it. Retriable failures are retried while the others run."""
         if self._stop.is_set():
@@ -172,7 +172,7 @@ class PipelinesRun:
             if failure is error:
                 raise
             raise failure from error
-        self._write_status(member.name.partition("/")[0])
+        self._write_status(name)
         member.await_sources(time.monotonic() + _LONGEST_WAIT_S, self._stop)
 
     def _members_of(self, pipeline: Pipeline) -> list[Member]:
