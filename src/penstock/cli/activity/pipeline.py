@@ -211,7 +211,7 @@ def _stream(session: FastSession, chosen: Sequence[Pipeline], source: EventClust
 
     began_s = time.monotonic()
     running = PipelinesRun(
-        session.session(), chosen, source, warehouse_uri, notify=_say, has_forked_workers=session.has_forked_workers
+        session.session(), chosen, source, warehouse_uri, notify=_say, in_turn=session.has_forked_workers
     )  # fmt: skip
     try:
         with _stopped_by_signals(running):

@@ -32,7 +32,7 @@ def test_what_keeps_a_session_from_starting_is_raised_where_it_is_needed(
 
 
 class Endless(Member):
-    """Never ends to start."""
+    """Never ends to start, and never ends its first batch."""
 
     def start(self) -> None: ...
 

@@ -81,6 +81,14 @@ class Member(ABC):
         while time.monotonic() < deadline_s and self.is_starting() and not stop.wait(_POLL_S):
             pass
 
+    def has_first_batch(self) -> bool:
+        """Whether its first batch is done, or it has no batches."""
+        return True
+
+    def await_first_batch(self, deadline_s: float, stop: threading.Event) -> None:
+        while time.monotonic() < deadline_s and not self.has_first_batch() and not stop.wait(_POLL_S):
+            pass
+
     @abstractmethod
     def stop(self, deadline_s: float) -> None: ...
 
@@ -155,6 +163,10 @@ class RowsQuery(Member):
         """Whether the processes of its sources are still starting."""
         query = self._query
         return query is not None and query.isActive and query.status["message"].startswith(_STARTING)
+
+    def has_first_batch(self) -> bool:
+        query = self._query
+        return query is None or not query.isActive or query.lastProgress is not None
 
     def stop(self, deadline_s: float) -> None:
         query, work = self._query, self._work

@@ -35,7 +35,7 @@ _LONGEST_WAIT_S: Final = 30.0
 _WELL_AFTER_S: Final = 60.0
 _STOP_S: Final = 6.0
 _STARTING_AT_ONCE: Final = 2
-_FORKS_AT_ONCE: Final = 4
+_FIRST_BATCH_S: Final = 5.0
 _MOST_TROUBLES: Final = 5
 """After this many Spark failures in a row, the next one is treated as permanent."""
 _TRACEBACK: Final = "PENSTOCK_TRACEBACK"
@@ -45,7 +45,11 @@ _LOCAL_FILES: Final = "org.apache.spark.sql.execution.streaming.checkpointing.Fi
 
 
 class PipelinesRun:
-    """A run of pipelines. Start it once; stop it from any thread."""
+    """A run of pipelines. Start it once; stop it from any thread.
+
+    With `in_turn` a query is started when the first batches of those before it are done, or have taken five seconds. On
+    one machine, where all first batches share its cores, the first results come sooner, and the last ones no later.
+    """
 
     def __init__(
         self,
@@ -55,7 +59,7 @@ class PipelinesRun:
         warehouse_uri: str,
         *,
         notify: Callable[[str], None] = lambda line: None,
-        has_forked_workers: bool = False,
+        in_turn: bool = False,
     ) -> None:
         self._cluster = cluster
         self._warehouse_uri = warehouse_uri
@@ -67,7 +71,7 @@ class PipelinesRun:
         self._folders = {name: PipelineFolder(warehouse_uri, name) for name in self._pipelines}
         self._statuses = {name: PipelineStatus(name=name) for name in self._pipelines}
         self._spark = spark
-        self._starting_at_once = _FORKS_AT_ONCE if has_forked_workers else _STARTING_AT_ONCE
+        self._in_turn = in_turn
         self._stop = threading.Event()
         self._ended = threading.Event()
         self._lock = threading.Lock()
@@ -87,7 +91,7 @@ class PipelinesRun:
                 self._members[name] = self._members_of(pipeline)
             urgent_first = sorted(self._members, key=lambda name: self._pipelines[name].trigger)
             every = [(name, member) for name in urgent_first for member in self._members[name]]
-            with ThreadPoolExecutor(self._starting_at_once) as pool:
+            with ThreadPoolExecutor(_STARTING_AT_ONCE) as pool:
                 for started in [pool.submit(self._start_one, *each) for each in every]:
                     started.result()
         except BaseException as error:
@@ -174,6 +178,8 @@ class PipelinesRun:
             raise failure from error
         self._write_status(name)
         member.await_sources(time.monotonic() + _LONGEST_WAIT_S, self._stop)
+        if self._in_turn:
+            member.await_first_batch(time.monotonic() + _FIRST_BATCH_S, self._stop)
 
     def _members_of(self, pipeline: Pipeline) -> list[Member]:
         members: list[Member] = [
@@ -232,7 +238,7 @@ class PipelinesRun:
             member.retry_at_s = now_s + wait_s
             self._notify_details(error)
             self._notify(_retry_text(error, wait_s))
-        elif now_s >= member.retry_at_s and self._starting() < self._starting_at_once:
+        elif now_s >= member.retry_at_s and self._starting() < _STARTING_AT_ONCE:
             member.retry_at_s = None
             try:
                 member.start()
