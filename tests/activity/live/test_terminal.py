@@ -72,7 +72,7 @@ def test_a_start_is_shown_as_steps_with_a_bar_and_the_expected_time(width: int) 
         "✓ Spark starts",
         "● The queries start",
         "2 of 6",
-        "○ The first results",
+        "● The first results",
     ):
         assert part in text
     for part in ("━━━", " 53%", "6 s of about 15 s", "4,321 events so far"):
@@ -94,7 +94,7 @@ def test_a_start_is_drawn_from_the_first_moment_and_then_gives_way_to_the_sectio
 def test_without_a_terminal_a_start_is_a_share_and_what_it_waits_for() -> None:
     line = plain_line(Snapshot(start=start_at(6_000)))
     assert "53% started, 6 s of about 15 s" in line
-    assert "waiting for the queries start (2 of 6)" in line
+    assert "waiting for the queries start (2 of 6), the first results" in line
 
 
 def test_without_a_terminal_the_figures_are_one_line() -> None:

@@ -134,7 +134,7 @@ def test_a_start_is_shown_as_steps_with_a_bar_until_it_is_over(browser: Browser,
     site.shows(Snapshot(phase="starting", start=start.view(6_000)))
     browser.wait_for("document.getElementById('start-time').innerText === '6 s of about 15 s'")
     steps = browser.evaluate("[...document.querySelectorAll('#start-steps li')].map(each => each.dataset.state)")
-    assert steps == ["done", "done", "done", "running", "waiting"]
+    assert steps == ["done", "done", "done", "running", "running"]
     assert "2 of 6" in browser.evaluate("document.getElementById('start-steps').innerText")
     assert browser.evaluate("document.getElementById('start-bar').value") == 0.5333
     site.shows(full_snapshot())

@@ -42,6 +42,7 @@ DRAINING: Final = "draining"
 REPORTING: Final = "reporting"
 STOPPING: Final = "stopping"
 STOPPED: Final = "stopped"
+_LOADS: Final = "loads"
 _STARTED: Final = ("starting", "running", "waiting")
 GONE: Final = "gone"
 """The process of a pipeline is gone without a final status."""
@@ -224,9 +225,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_results(self) -> bool:
-        """Whether a pipeline has results of events."""
+        """Whether a pipeline has results of events. Loaded events are results only where nothing else is computed."""
         shown = self.ranking, self.suspects, self.rising, self.servers, self.incidents, self.members
-        return any(shown) or any(query.rows for query in self.queries)
+        computing = [query for query in self.queries if query.name != _LOADS] or self.queries
+        return any(shown) or any(query.rows for query in computing)
 
     @property
     def malformed(self) -> int:
