@@ -148,7 +148,6 @@ TINY = {
     "console/static_files.py": "two files, and nothing else",
     "cli/log_format.py": "loaded before the commands",
     "mirror/offset_map.py": "pure, unlike what uses it",
-    "spark/fork_client.py": "started by Spark, without the packages of this environment",
     "spark/run.py": "a program that spark-submit starts",
     "spark/shell_startup.py": "read by the shell",
     "spark/worker_daemon.py": "started by Spark",
