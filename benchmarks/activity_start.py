@@ -100,7 +100,7 @@ def _measured(folder: Path, cache: Path, makes_archive: bool) -> dict[str, float
             QUERIES: lambda state: state["phase"] == "running",
             RESULT: lambda state: any(state[name] for name in _SHOWN),
         }
-        while len(found) < len(moments):
+        while not moments.keys() <= found.keys():
             if run.poll() is not None or time.monotonic() - began_s > _START_S:
                 raise StartFailed(f"the run has not started:\n{folder.with_suffix('.out').read_text()}")
             state = _state(port)

@@ -67,10 +67,12 @@ def test_a_list_ends_with_a_complete_line(tmp_path: Path, jars: Path) -> None:
 
 
 def test_what_fails_or_is_stopped_leaves_no_archive(tmp_path: Path, jars: Path) -> None:
-    for script in ("#!/bin/sh\nexit 1\n", "#!/bin/sh\nexec sleep 600\n"):
+    for script in (SUCCEEDS + "exit 1\n", "#!/bin/sh\nexec sleep 600\n"):
         archive = ClassArchive(tmp_path / "cache", java(tmp_path, script), jars)
         classes_of(archive.java_options()).write_text("a\n" * 9_000)
         assert archive.start_making("x")
+        if script.endswith("exit 1\n"):
+            until(lambda: archive._process is not None and archive._process.poll() == 1, "it has failed")  # noqa: B023
         assert not archive.finish()
         archive.close()
         assert list((tmp_path / "cache").iterdir()) == []

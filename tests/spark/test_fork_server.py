@@ -19,7 +19,7 @@ from tests.timeouts import PATIENCE_S, until
 
 from penstock.spark import fork_client
 from penstock.spark.environment import runs_own_workers
-from penstock.spark.fork_server import ForkServer, run_worker
+from penstock.spark.fork_server import ForkServer, _request, run_worker
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it is used on Linux")
 
@@ -194,6 +194,15 @@ def test_a_broken_request_starts_nothing_and_the_next_one_is_served(server: Fork
         connection.shutdown(socket.SHUT_WR)
         assert connection.recv(1) == b""
     test_what_a_worker_prints_and_its_exit_code_reach_spark(server)
+
+
+def test_a_request_that_claims_too_much_is_rejected_before_anything_is_read() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, open(os.devnull, "rb") as nothing:
+        socket.send_fds(ours, [b"\x7f\xff\xff\xff"], [nothing.fileno()] * 3)
+        ours.shutdown(socket.SHUT_WR)
+        with pytest.raises(ValueError, match="not a request"):
+            _request(theirs)
 
 
 def test_every_worker_that_is_preloaded_exists() -> None:
