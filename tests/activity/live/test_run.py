@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -109,6 +111,22 @@ def test_spark_does_not_wait_for_the_broker_and_the_site_does_not_wait_for_spark
     assert "running" not in story.seen.phases, "Spark has no queries yet"
     story.seen.shows(queries=[query("operations", state="starting")])
     story.until(lambda: "running" in story.seen.phases)
+
+
+def test_the_site_s_time_has_begun_when_the_generator_starts(
+    stories: Callable[..., Story], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A generator rejects an origin that is still to come."""
+    ahead_ms: list[int] = []
+
+    def command(plan: ScriptPlan, origin_ms: int) -> list[str]:
+        ahead_ms.append(origin_ms - time.time_ns() // 1_000_000)
+        return [sys.executable, "-c", UNTIL_THE_PIPE_CLOSES]
+
+    monkeypatch.setattr(ScriptPlan, "generator_command", command)
+    stories().until_it_runs()
+    assert len(ahead_ms) == 1
+    assert ahead_ms[0] <= 0
 
 
 def test_a_pipeline_counts_as_started_when_all_of_its_queries_are(

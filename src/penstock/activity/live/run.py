@@ -252,8 +252,9 @@ class Run:
         if self._plan.has_broker:
             self._wait_until_ready(self._broker, self._broker_answers)
         self._seen.cluster_ready()
-        # On a whole second, so that planted times are easy to read. A generator waits for its origin.
+        # On a whole second, so that planted times are easy to read. A generator rejects an origin that is still to come.
         self._origin_ms = (time.time_ns() // 1_000_000_000 + 1) * 1000
+        self._supervisor.wait_until(lambda: time.time_ns() // 1_000_000 >= self._origin_ms)
         self._seen.set(generating_since_ms=self._origin_ms)
         self._launch(self._generator, f"{self._plan.rate:,.0f} events/s")
         self._wait_until_ready(self._generator, self._has_events)
