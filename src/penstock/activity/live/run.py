@@ -252,7 +252,7 @@ class Run:
         if self._plan.has_broker:
             self._wait_until_ready(self._broker, self._broker_answers)
         self._seen.cluster_ready()
-        # On a whole second, so that planted times are easy to read. A generator rejects an origin that is still to come.
+        # On a whole second, so that planted times are easy to read. A generator rejects an origin in the future.
         self._origin_ms = (time.time_ns() // 1_000_000_000 + 1) * 1000
         self._supervisor.wait_until(lambda: time.time_ns() // 1_000_000 >= self._origin_ms)
         self._seen.set(generating_since_ms=self._origin_ms)
