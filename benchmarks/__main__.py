@@ -34,6 +34,7 @@ BENCHMARKS: Final = {
     "growth": "what partitions and idle connections cost our broker, beside Apache Kafka 4.3",
     "restart": "a broker killed under load, from its launch to its first answer",
     "controller_scale": "the controller's decisions with 100,000 partitions on 100 brokers, without sockets and disks",
+    "activity_start": "from the start of the live example to the first result on its page",
     "activity_sustained": "all six pipelines at a flat rate, and whether lag and memory stay flat",
     "activity_generate": "the site's generator on one core",
     "activity_verdicts": "actors named crawler, spammer or abuser on unseen seeds, without Spark",
@@ -59,6 +60,7 @@ TAKES: Final = {
     "hostile": "minutes",
     "growth": "minutes",
     "restart": "minutes",
+    "activity_start": "minutes",
     "activity_sustained": "fifty minutes",
 }
 PAGE: Final = "page"

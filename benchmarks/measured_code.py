@@ -39,6 +39,7 @@ _PACKAGES: Final[Mapping[str, tuple[str, ...]]] = {
     "growth": _BROKER,
     "restart": _BROKER,
     "controller_scale": ("cluster", "runtime"),
+    "activity_start": (*_BOTH, "activity", "cli", "spark"),
     "activity_sustained": (*_BOTH, "activity", "spark"),
     "activity_generate": (*_CLIENT, "activity"),
     "activity_verdicts": ("activity",),

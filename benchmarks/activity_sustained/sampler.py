@@ -29,6 +29,7 @@ GENERATOR: Final = "generator"
 _MB: Final = 1 << 20
 _KINDS: Final = (
     ("pyspark", "Spark's Python"),
+    ("penstock.spark.fork_server", "Spark's Python"),
     ("activity generate", GENERATOR),
     ("server start", "broker"),
     ("pipeline run", "pipelines"),

@@ -19,6 +19,7 @@ from benchmarks.results import Better, Figure, Row
 
 from benchmarks import (
     activity_generate,
+    activity_start,
     activity_verdicts,
     controller_scale,
     log_append,
@@ -193,6 +194,7 @@ ELSEWHERE = {
     "console": "test_console_benchmark",
     "hostile": "test_hostile_benchmark",
     "restart": "here, its rows",
+    "activity_start": "here, its rows",
     "activity_verdicts": "here, with a short site",
 }
 
@@ -328,3 +330,16 @@ def test_a_row_of_three_quarters_of_its_peer_wins_or_loses_by_its_direction_and_
 def test_a_missing_peer_gives_no_ratio_and_no_verdict() -> None:
     alone = Row("append", "MB/s", Better.HIGHER, {"ours": Figure(3.0)}, "ours", "peer", 1.0)
     assert (alone.ratio(), alone.is_met, alone.is_losing, alone.times_better) == (None, None, False, None)
+
+
+def test_the_start_is_judged_by_the_first_result_of_a_first_start() -> None:
+    def start(result_s: float) -> dict[str, float]:
+        return dict.fromkeys(activity_start.WORKS, 1.0) | {activity_start.RESULT: result_s}
+
+    found = {activity_start.FIRST: [start(14.0), start(16.0), start(15.5)], activity_start.LATER: [start(9.0)]}
+    rows = {row.work: row for row in activity_start.rows_of(found)}
+    assert list(rows) == list(activity_start.WORKS)
+    judged = rows[activity_start.RESULT]
+    assert (judged.figures[activity_start.FIRST].value, judged.is_met) == (15.5, False)
+    assert judged.figures[activity_start.LATER].value == 9.0
+    assert [work for work, row in rows.items() if row.is_met is not None] == [activity_start.RESULT]

@@ -102,6 +102,21 @@ def is_local(master: str | None) -> bool:
     return master is None or (master.startswith("local") and not master.startswith("local-cluster"))
 
 
+def runs_own_workers(master: str | None, environment: Mapping[str, str]) -> bool:
+    """Whether a session's Python workers run on this machine, with this Python and the installed pyspark.
+
+    Then they can be forks of one process (see `fork_server`). False if the user has chosen otherwise.
+    """
+    if any(environment.get(name) not in (None, "", sys.executable) for name in (DRIVER_VARIABLE, VARIABLE)):
+        return False
+    if environment.get("SPARK_HOME") or sys.platform != "linux":
+        return False
+    existing = settings_from_environment(environment, find_spark_home(environment))
+    if not existing.keys().isdisjoint((_DRIVER_SETTING, _SETTING)) or (master is None and "spark.remote" in existing):
+        return False
+    return is_local(master or existing.get("spark.master"))
+
+
 def find_spark_home(environment: Mapping[str, str]) -> Path:
     """The folder of Spark's programs: SPARK_HOME, or that of pyspark."""
     given = environment.get("SPARK_HOME")

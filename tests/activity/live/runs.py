@@ -57,7 +57,7 @@ class ScriptPlan(Plan):
     def pipelines_command(self) -> list[str]:
         return script(self.pipelines_script)
 
-    def generator_command(self, origin_ms: int, minutes: float | None) -> list[str]:
+    def generator_command(self, origin_ms: int) -> list[str]:
         return script(self.generator_script)
 
 

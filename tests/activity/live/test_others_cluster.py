@@ -40,7 +40,7 @@ def test_every_command_of_a_run_gets_the_connection_settings(tmp_path: Path) -> 
         tmp_path, ("search",), bootstrap="kafka-1:9093", value_format="avro", command_config="tls.properties",
         command_properties=("client.id=me",),
     )  # fmt: skip
-    for command in (plan.pipelines_command(), plan.generator_command(0, None)):
+    for command in (plan.pipelines_command(), plan.generator_command(0)):
         text = " ".join(command)
         assert "--bootstrap-server kafka-1:9093 --command-config tls.properties --command-property client.id=me" in text
         assert "--value-format avro" in text

@@ -11,7 +11,14 @@ import pytest
 from tests.ports import free_port
 
 from penstock.activity.live import preflight as checks
-from penstock.activity.live.preflight import OWN_BROKER, CannotRun, RunFolder, RunIdentity
+from penstock.activity.live.preflight import (
+    OWN_BROKER,
+    CannotRun,
+    RunFolder,
+    RunIdentity,
+    StartTimes,
+    start_times_path,
+)
 from penstock.activity.live.run import Plan
 from penstock.testing.embedded_broker import EmbeddedBroker
 
@@ -92,3 +99,33 @@ def test_a_cluster_of_others_is_asked_who_it_is(tmp_path: Path) -> None:
         assert len(checks.cluster_id(Plan(tmp_path, (), bootstrap=broker.address))) == 22
     with pytest.raises(CannotRun):
         checks.cluster_id(Plan(tmp_path, (), bootstrap=f"127.0.0.1:{free_port()}"))
+
+
+def test_the_times_of_a_start_are_those_of_the_same_pipelines(tmp_path: Path) -> None:
+    path = start_times_path({"XDG_CACHE_HOME": str(tmp_path / "cache")})
+    all_of_them, one = StartTimes(path, ["feed", "search"]), StartTimes(path, ["search"])
+    assert all_of_them.read() == {}
+    all_of_them.write({"spark": 7_000})
+    one.write({"spark": 5_000})
+    all_of_them.write({"spark": 8_000})
+    assert StartTimes(path, ["search", "feed"]).read() == {"spark": 8_000}
+    assert one.read() == {"spark": 5_000}
+    for number in range(40):
+        StartTimes(path, [f"p{number}"]).write({})
+    assert len(path.read_bytes()) < 500, "it does not grow for ever"
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("damaged", ["", "{", "[]", '{"search": 5}', '{"search": {"spark": "soon"}}'])
+def test_a_damaged_file_of_times_is_as_good_as_none(tmp_path: Path, damaged: str) -> None:
+    path = tmp_path / "starts.json"
+    path.write_text(damaged)
+    times = StartTimes(path, ["search"])
+    assert times.read() == {}
+    times.write({"spark": 5_000})
+    assert times.read() == {"spark": 5_000}
+
+
+def test_times_that_cannot_be_kept_are_no_failure(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    StartTimes(tmp_path / "file" / "starts.json", ["search"]).write({"spark": 5_000})

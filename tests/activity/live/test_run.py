@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.activity.live.runs import NOW_MS, HandMade, Heard, ScriptPlan, query, script_plan
+from tests.activity.live.runs import (
+    NOW_MS,
+    UNTIL_THE_PIPE_CLOSES,
+    HandMade,
+    Heard,
+    ScriptPlan,
+    query,
+    script_plan,
+)
 from tests.ports import free_port
 from tests.timeouts import PATIENCE_S, until
 
@@ -18,7 +28,7 @@ from penstock.activity.live import run
 from penstock.activity.live.run import Drain, Plan, Run, RunFailed
 from penstock.runtime import supervisor
 
-ENDS_BY_ITSELF = "print('{\"events\": 5}')"
+COUNTS_AT_THE_END = "import sys; sys.stdin.read(); print('{\"events\": 5}')"
 
 
 class Story:
@@ -47,7 +57,7 @@ class Story:
         until(condition, "it comes to that; heard so far: " + repr((self.heard.lines, self.error)))
 
     def until_it_runs(self) -> None:
-        self.until(lambda: any(line.startswith("generator ready") for line in self.heard.lines))
+        self.until(lambda: any(line.startswith("pipelines ready") for line in self.heard.lines))
 
     def end(self) -> None:
         self._thread.join(PATIENCE_S)
@@ -80,8 +90,81 @@ def test_all_come_up_in_order_and_end_when_asked(stories: Callable[..., Story]) 
     assert story.code == 0
     assert not any(story.run.pids.values())
     started = [line.split()[0] for line in story.heard.lines if "ready" in line]
-    assert started == ["broker", "pipelines", "generator"]
+    assert started == ["broker", "generator", "pipelines"]
     assert story.seen.phases == ["running", "stopping", "stopped"]
+
+
+def test_spark_does_not_wait_for_the_broker_and_the_site_does_not_wait_for_spark(
+    stories: Callable[..., Story], tmp_path: Path
+) -> None:
+    may_listen = tmp_path / "may listen"
+    slow_broker = (
+        "import os, socket, sys, time\n"
+        f"while not os.path.exists({str(may_listen)!r}): time.sleep(0.02)\n"
+        'listener = socket.create_server(("127.0.0.1", {port}))\nsys.stdin.read()\n'
+    )
+    story = stories(HandMade(), broker_script=slow_broker)
+    story.until(lambda: bool(story.run.pids["pipelines"]))
+    assert not any("ready" in line or line.startswith("generator") for line in story.heard.lines)
+    may_listen.touch()
+    story.until(lambda: any(line.startswith("generator ready") for line in story.heard.lines))
+    assert "running" not in story.seen.phases, "Spark has no queries yet"
+    story.seen.shows(queries=[query("operations", state="starting")])
+    story.until(lambda: "running" in story.seen.phases)
+
+
+def test_the_site_s_time_has_begun_when_the_generator_starts(
+    stories: Callable[..., Story], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A generator rejects an origin that is still to come."""
+    ahead_ms: list[int] = []
+
+    def command(plan: ScriptPlan, origin_ms: int) -> list[str]:
+        ahead_ms.append(origin_ms - time.time_ns() // 1_000_000)
+        return [sys.executable, "-c", UNTIL_THE_PIPE_CLOSES]
+
+    monkeypatch.setattr(ScriptPlan, "generator_command", command)
+    stories().until_it_runs()
+    assert len(ahead_ms) == 1
+    assert ahead_ms[0] <= 0
+
+
+def test_a_pipeline_counts_as_started_when_all_of_its_queries_are(
+    stories: Callable[..., Story], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ScriptPlan, "queries", property(lambda self: {"operations": 2}))
+    story = stories(HandMade(query("operations")))
+    story.until(lambda: story.heard.refreshed > 5)
+    assert "running" not in story.seen.phases
+    story.seen.shows(queries=[query("operations"), query("operations", "more")])
+    story.until(lambda: "running" in story.seen.phases)
+
+
+def test_the_minutes_of_a_run_count_from_the_moment_when_everything_runs(stories: Callable[..., Story]) -> None:
+    story = stories(HandMade(), minutes=0.001)
+    story.until(lambda: any(line.startswith("generator ready") for line in story.heard.lines))
+    refreshed = story.heard.refreshed
+    story.until(lambda: story.heard.refreshed > refreshed + 5)
+    assert "stopping" not in story.seen.phases
+    story.seen.shows(queries=[query("operations")])
+    story.end()
+    assert (story.code, story.seen.phases) == (0, ["running", "stopping", "stopped"])
+
+
+def test_one_that_is_stopped_while_it_starts_has_no_report(stories: Callable[..., Story]) -> None:
+    reported: list[Any] = []
+
+    def report(summary: Any) -> int:
+        reported.append(summary)
+        return 1
+
+    story = stories(HandMade(), report)
+    story.until(lambda: any(line.startswith("generator ready") for line in story.heard.lines))
+    story.stop.set()
+    story.end()
+    assert (story.code, reported) == (0, [])
+    said = [line.split()[0] for line in story.heard.lines if "stopping" in line]
+    assert said == ["generator", "pipelines", "broker"], "each part says that it stops"
 
 
 def test_a_process_that_dies_is_started_again_and_that_is_reported(stories: Callable[..., Story]) -> None:
@@ -125,12 +208,12 @@ def test_one_that_does_not_come_up_is_not_tried_again(stories: Callable[..., Sto
 
 
 def test_it_can_be_stopped_while_it_waits(stories: Callable[..., Story]) -> None:
-    story = stories(HandMade())
+    story = stories(HandMade(), broker_script=UNTIL_THE_PIPE_CLOSES)
     story.until(lambda: bool(story.run.pids["pipelines"]))
     story.stop.set()
     story.end()
     assert story.code == 0
-    assert not any(line.startswith("generator") for line in story.heard.lines)
+    assert not any(line.startswith("generator") for line in story.heard.lines), "it waits for the broker"
 
 
 def test_a_child_that_hangs_is_killed(stories: Callable[..., Story], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +265,7 @@ def test_with_a_report_the_pipelines_first_read_to_the_end(stories: Callable[...
         got.append((summary, story.run.pids))
         return 3
 
-    story = stories(seen, report, generator_script=ENDS_BY_ITSELF, minutes=0.01)
+    story = stories(seen, report, generator_script=COUNTS_AT_THE_END, minutes=0.01)
     story.until(lambda: "draining" in seen.phases)
     story.until(lambda: story.heard.refreshed > 3)
     assert not got
@@ -197,7 +280,7 @@ def test_with_a_report_the_pipelines_first_read_to_the_end(stories: Callable[...
 
 def test_who_stops_it_while_it_drains_gets_no_report(stories: Callable[..., Story]) -> None:
     story = stories(
-        HandMade(query("operations", lag=40)), lambda summary: 0, generator_script=ENDS_BY_ITSELF, minutes=0.01
+        HandMade(query("operations", lag=40)), lambda summary: 0, generator_script=COUNTS_AT_THE_END, minutes=0.01
     )
     story.until(lambda: "draining" in story.seen.phases)
     story.stop.set()
@@ -240,7 +323,7 @@ def test_the_children_are_commands_that_say_everything(tmp_path: Path) -> None:
         "pipeline", "run", "feed", "search", "--master", "local[2]", "--value-format", "json", "--warehouse",
         str(tmp_path / "warehouse"), "--bootstrap-server", "127.0.0.1:19",
     ]  # fmt: skip
-    command = " ".join(plan.generator_command(123, 2.0)[4:])
-    assert "--seed 7 --rate 500 --malformed 0.01 --rhythm daily --origin 123 --minutes 2.0000" in command
+    command = " ".join(plan.generator_command(123)[4:])
+    assert "--seed 7 --rate 500 --malformed 0.01 --rhythm daily --origin 123 --value-format" in command
     elsewhere = Plan(tmp_path, ("feed",), bootstrap="kafka:9092", warehouse="s3://b/t")
     assert (elsewhere.servers, elsewhere.warehouse_uri, elsewhere.broker_url) == ("kafka:9092", "s3://b/t", None)

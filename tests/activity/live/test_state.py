@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from typing import Any
 
 from tests.activity.live.runs import NOW_MS
 
 from penstock.activity.live import state
-from penstock.activity.live.state import SAMPLES, Board
+from penstock.activity.live.progress import TITLES, StartProgress
+from penstock.activity.live.state import SAMPLES, Board, Snapshot
 from penstock.activity.live.usage import Usage
 from penstock.activity.pipelines.engine.status import PipelineStatus, QueryStatus
 
@@ -154,3 +157,55 @@ def test_a_pipeline_whose_process_is_gone_is_reported_and_one_of_an_earlier_run_
     (query,) = snapshot.queries
     assert (query.pipeline, query.state, snapshot.lag) == ("feed", "gone", 7)
     assert snapshot.processes[0].cores == 0.12
+
+
+def steps_of(snapshot: Snapshot) -> dict[str, str]:
+    return {} if snapshot.start is None else {step.name: step.state for step in snapshot.start.steps}
+
+
+def test_the_steps_of_a_start_are_done_by_what_is_observed() -> None:
+    start = StartProgress(tuple(TITLES))
+    board = Board(NOW_MS, start=start, queries=2)
+    assert set(steps_of(board.snapshot(NOW_MS + 100)).values()) == {"running", "waiting"}
+
+    board.has_cluster = True
+    assert steps_of(board.snapshot(NOW_MS + 900))["broker"] == "done"
+
+    for second in (1, 2):
+        board.offsets(NOW_MS + second * 1_000, {"views": 100 * second})
+    assert steps_of(board.snapshot(NOW_MS + 2_000))["site"] == "done"
+
+    before = PipelineStatus(name="feed", updated_ms=NOW_MS - 1, queries=[QueryStatus(name="feed_entries")])
+    board.statuses([before])
+    assert steps_of(board.snapshot(NOW_MS + 3_000))["spark"] == "running", "that is of an earlier run"
+    now = PipelineStatus(name="feed", pid=os.getpid(), host=socket.gethostname(), updated_ms=NOW_MS + 3_500)
+    board.statuses([now])
+    assert steps_of(board.snapshot(NOW_MS + 3_600))["spark"] == "done"
+
+    queries = [QueryStatus(name="feed_entries"), QueryStatus(name="more")]
+    now.queries = queries[:1]
+    board.statuses([now])
+    snapshot = board.snapshot(NOW_MS + 4_100)
+    assert snapshot.start is not None
+    assert [step.note for step in snapshot.start.steps if step.name == "queries"] == ["1 of 2"]
+    now.queries = queries
+    board.statuses([now])
+    assert steps_of(board.snapshot(NOW_MS + 4_200)) == {**dict.fromkeys(TITLES, "done"), "results": "running"}
+
+    put(board, "server_windows", "a", start=NOW_MS, server="server-1", p95_ms=70.0)
+    assert board.snapshot(NOW_MS + 5_000).start is None, "it has started"
+    assert start.ended_ms["results"] == 5_000
+
+
+def test_a_run_that_stops_while_it_starts_shows_no_steps() -> None:
+    board = Board(NOW_MS, start=StartProgress(tuple(TITLES)), queries=1)
+    board.phase = state.STOPPING
+    assert board.snapshot(NOW_MS + 100).start is None
+
+
+def test_the_charts_grow_while_spark_starts() -> None:
+    board = Board(NOW_MS, start=StartProgress(tuple(TITLES)), queries=1)
+    assert not board.snapshot(NOW_MS).samples
+    board.generating_since_ms = NOW_MS
+    board.offsets(NOW_MS, {"views": 5})
+    assert board.snapshot(NOW_MS + 1_000).samples[0].rates == {"views": 0.0}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 
+import msgspec
 import pytest
 from rich.console import Console
 from tests.activity.live.runs import full_snapshot
 
-from penstock.activity.live.state import Snapshot
-from penstock.activity.live.terminal import PlainDisplay, TerminalDisplay, plain_line, screen
+from penstock.activity.live.progress import BROKER, QUERIES, SITE, SPARK, TITLES, Progress, StartProgress
+from penstock.activity.live.state import Snapshot, Topic
+from penstock.activity.live.terminal import PlainDisplay, TerminalDisplay, plain_line, screen, start_screen
 from penstock.activity.report.sections import elapsed_text
 
 
@@ -46,6 +48,53 @@ def test_at_80_by_24_every_section_has_rows() -> None:
 
 def test_title_names_what_a_starting_run_waits_for() -> None:
     assert "waiting for broker: on 127.0.0.1:9092" in drawn(Snapshot(waits_for="broker: on 127.0.0.1:9092"), 80, 23)[0]
+
+
+def start_at(elapsed_ms: int) -> Progress:
+    start = StartProgress(tuple(TITLES))
+    start.observe(1_200, {BROKER: True})
+    start.observe(3_000, {SITE: True, SPARK: True}, {QUERIES: "2 of 6"})
+    return start.view(elapsed_ms)
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_a_start_is_shown_as_steps_with_a_bar_and_the_expected_time(width: int) -> None:
+    console = Console(width=width, height=24, file=io.StringIO())
+    topics = [Topic(name="views", total=4_321, rate=2_000.0)]
+    console.print(start_screen(Snapshot(start=start_at(6_000), topics=topics), width))
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    text = "\n".join(lines)
+    for part in (
+        "✓ The broker answers",
+        "1.2 s",
+        "✓ Spark starts",
+        "● The queries start",
+        "2 of 6",
+        "● The first results",
+    ):
+        assert part in text
+    for part in ("━━━", " 53%", "6 s of about 15 s", "4,321 events so far"):
+        assert part in text
+
+
+def test_a_start_is_drawn_from_the_first_moment_and_then_gives_way_to_the_sections() -> None:
+    console = Console(file=io.StringIO(), width=80, height=24, force_terminal=True)
+    with TerminalDisplay(console) as display:
+        display.refresh(Snapshot(number=1, start=start_at(4_000)))
+        assert isinstance(console.file, io.StringIO)
+        assert "The queries start" in console.file.getvalue()
+        display._drawn_s = 0.0
+        before = len(console.file.getvalue())
+        display.refresh(msgspec.structs.replace(full_snapshot(), start=start_at(9_000)))
+    assert "Suspects" in console.file.getvalue()[before:]
+
+
+def test_without_a_terminal_a_start_is_a_share_and_what_it_waits_for() -> None:
+    line = plain_line(Snapshot(start=start_at(6_000)))
+    assert "53% started, 6 s of about 15 s" in line
+    assert "waiting for the queries start (2 of 6), the first results" in line
 
 
 def test_without_a_terminal_the_figures_are_one_line() -> None:

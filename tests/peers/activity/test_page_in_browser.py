@@ -11,6 +11,7 @@ from tests.peers.activity.browser import Browser
 from tests.peers.provision import Found
 
 from penstock.activity.live.page.server import PageServer, bound, page_app
+from penstock.activity.live.progress import BROKER, QUERIES, SITE, SPARK, TITLES, StartProgress
 from penstock.activity.live.state import Snapshot
 
 pytestmark = pytest.mark.peer("chromium")
@@ -124,6 +125,20 @@ def test_before_the_first_event_it_says_what_is_waited_for(browser: Browser, sit
     site.shows(Snapshot(waits_for="pipelines: Spark with feed"))
     browser.wait_for("document.getElementById('notice').innerText.includes('Waiting for pipelines: Spark with feed')")
     assert len(browser.evaluate("[...document.querySelectorAll('.empty')].filter(each => each.innerText)")) >= 8
+    assert browser.complaints == []
+
+
+def test_a_start_is_shown_as_steps_with_a_bar_until_it_is_over(browser: Browser, site: Site) -> None:
+    start = StartProgress(tuple(TITLES))
+    start.observe(1_200, {BROKER: True, SITE: True, SPARK: True}, {QUERIES: "2 of 6"})
+    site.shows(Snapshot(phase="starting", start=start.view(6_000)))
+    browser.wait_for("document.getElementById('start-time').innerText === '6 s of about 15 s'")
+    steps = browser.evaluate("[...document.querySelectorAll('#start-steps li')].map(each => each.dataset.state)")
+    assert steps == ["done", "done", "done", "running", "running"]
+    assert "2 of 6" in browser.evaluate("document.getElementById('start-steps').innerText")
+    assert browser.evaluate("document.getElementById('start-bar').value") == 0.5333
+    site.shows(full_snapshot())
+    browser.wait_for("document.getElementById('start').hidden")
     assert browser.complaints == []
 
 

@@ -7,11 +7,12 @@ time.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -28,6 +29,7 @@ _HOST: Final = "127.0.0.1"
 _TRIED: Final = 100
 _TIMEOUT_MS: Final = 5_000
 _REMOTE: Final = "sc://"
+_KEPT_STARTS: Final = 16
 
 # ---------------------------------------------------------------------------------------------- the folder
 
@@ -137,6 +139,43 @@ class RunFolder:
         temporary = self.path / f".{_MADE}"
         temporary.write_bytes(msgspec.json.encode(made))
         os.replace(temporary, self.path / _MADE)
+
+
+# ---------------------------------------------------------------------------------------------- earlier starts
+
+
+def start_times_path(environment: Mapping[str, str]) -> Path:
+    """The file of this user's earlier starts on this machine."""
+    cache = environment.get("XDG_CACHE_HOME") or str(Path(environment.get("HOME") or Path.home(), ".cache"))
+    return Path(cache, "penstock", "activity-starts.json")
+
+
+class StartTimes:
+    """How long the steps of the last start of the same pipelines took. Nothing depends on the file."""
+
+    def __init__(self, path: Path, pipelines: Sequence[str]) -> None:
+        self._path = path
+        self._key = ",".join(sorted(pipelines))
+
+    def read(self) -> dict[str, int]:
+        """When each step ended, in milliseconds from the start; empty if unknown."""
+        return self._all().get(self._key, {})
+
+    def write(self, ended_ms: Mapping[str, int]) -> None:
+        """Replaces the times of these pipelines. A file that cannot be written is left as it is."""
+        kept = {key: times for key, times in self._all().items() if key != self._key}
+        newest = dict(list(kept.items())[-_KEPT_STARTS + 1 :]) | {self._key: dict(ended_ms)}
+        temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_bytes(msgspec.json.encode(newest))
+            os.replace(temporary, self._path)
+
+    def _all(self) -> dict[str, dict[str, int]]:
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=dict[str, dict[str, int]])
+        except (OSError, msgspec.DecodeError):
+            return {}
 
 
 # -------------------------------------------------------------------------------- packages, Java, ports and the cluster

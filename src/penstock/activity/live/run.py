@@ -1,6 +1,7 @@
-"""A live run: broker, pipelines and generator, started in order and stopped in reverse order.
+"""A live run: broker, pipelines and generator, started side by side and stopped in order.
 
-Each starts when the one before it answers, so that `--minutes` counts from the moment when everything runs. On the way
+Spark takes longest to start, so it starts at once. The generator starts when the broker answers: there are events when
+Spark is ready. `--minutes` counts from the moment when everything runs. On the way
 down the generator flushes, the pipelines commit, and the broker stops last; with a report the pipelines first read to
 the end of the log, within a bound. A part that does not stop within `STOP_S` is killed; a second signal kills at once.
 
@@ -17,6 +18,7 @@ import socket
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,6 +99,14 @@ class Plan:
         return f"http://{_HOST}:{self.broker_http_port}" if self.has_broker else None
 
     @property
+    def queries(self) -> dict[str, int]:
+        """How many queries each pipeline has; its loads and reports count as one."""
+        from penstock.activity.pipelines import definition
+
+        found = definition.selected_pipelines(self.pipelines)
+        return {one.name: len(one.rows) + bool(one.loads or one.reports) for one in found}
+
+    @property
     def logs(self) -> Path:
         return self.folder / "logs"
 
@@ -123,12 +133,11 @@ class Plan:
             "--warehouse", self.warehouse_uri, *self._reaching,
         ]  # fmt: skip
 
-    def generator_command(self, origin_ms: int, minutes: float | None) -> list[str]:
+    def generator_command(self, origin_ms: int) -> list[str]:
         """`origin_ms` is the start of the site's time; a restarted generator continues the same site."""
-        bounded = [] if minutes is None else ["--minutes", f"{minutes:.4f}"]
         return [
             *CHILD, "activity", "generate", "--seed", str(self.seed), "--rate", f"{self.rate:g}",
-            "--malformed", f"{self.malformed:g}", "--rhythm", self.rhythm, "--origin", str(origin_ms), *bounded,
+            "--malformed", f"{self.malformed:g}", "--rhythm", self.rhythm, "--origin", str(origin_ms),
             "--value-format", self.value_format, "--format", "json", *self._reaching,
         ]  # fmt: skip
 
@@ -194,13 +203,12 @@ class Run:
         self._stop = stop
         self._report = report
         self._origin_ms = 0
+        self._launched_s: dict[str, float] = {}
         self._ends_at_s: float | None = None
         self._is_stopping = False
         self._broker = self._process("broker", plan.broker_command, 2, "closes its logs")
         self._pipelines = self._process("pipelines", plan.pipelines_command, 5, "commit their batches")
-        self._generator = self._process(
-            "generator", self._generator_command, 3, "sends its last events", self._has_generated
-        )
+        self._generator = self._process("generator", self._generator_command, 3, "sends its last events")
         own = [self._broker] if plan.has_broker else []
         self._supervisor = Supervisor([*own, self._pipelines, self._generator], stop, self._pause)
 
@@ -213,7 +221,7 @@ class Run:
         try:
             with contextlib.suppress(StopRequested):
                 self._start()
-                self._supervisor.wait_until(lambda: self._generator.is_done)
+                self._supervisor.wait_until(self._is_over)
             return self._end()
         except ProcessFailed as error:
             self.kill()
@@ -238,36 +246,41 @@ class Run:
     # --- start
 
     def _start(self) -> None:
-        if self._plan.has_broker:
-            self._start_until_ready(self._broker, f"on {self._plan.servers}", self._broker_answers)
-        self._seen.cluster_ready()
         names = ", ".join(self._plan.pipelines)
-        self._start_until_ready(self._pipelines, f"Spark with {names}", self._has_all_queries)
-        self._seen.set(waits_for="the first events")
-        # On a whole second, so that planted times are easy to read.
+        if self._plan.has_broker:
+            self._launch(self._broker, f"on {self._plan.servers}")
+        self._launch(self._pipelines, f"Spark with {names}")
+        if self._plan.has_broker:
+            self._wait_until_ready(self._broker, self._broker_answers)
+        self._seen.cluster_ready()
+        # On a whole second, so that planted times are easy to read. A generator rejects an origin in the future.
         self._origin_ms = (time.time_ns() // 1_000_000_000 + 1) * 1000
-        self._stop.wait(self._origin_ms / 1000 - time.time())
+        self._supervisor.wait_until(lambda: time.time_ns() // 1_000_000 >= self._origin_ms)
+        self._seen.set(generating_since_ms=self._origin_ms)
+        self._launch(self._generator, f"{self._plan.rate:,.0f} events/s")
+        self._wait_until_ready(self._generator, self._has_events)
+        self._wait_until_ready(self._pipelines, self._has_all_queries)
         minutes = self._plan.minutes
         if minutes is not None:
             self._ends_at_s = time.monotonic() + minutes * 60
-        self._seen.set(
-            phase=state.RUNNING,
-            generating_since_ms=self._origin_ms,
-            ends_ms=0 if minutes is None else self._origin_ms + round(minutes * 60_000),
-        )
-        self._start_until_ready(self._generator, f"{self._plan.rate:,.0f} events/s", self._has_events)
-        self._seen.set(waits_for="")
+        now_ms = time.time_ns() // 1_000_000
+        self._seen.set(phase=state.RUNNING, ends_ms=0 if minutes is None else now_ms + round(minutes * 60_000))
 
-    def _start_until_ready(self, process: SupervisedProcess, what: str, is_ready: Callable[[], bool]) -> None:
-        began_s = time.monotonic()
-        self._seen.set(waits_for=f"{process.name}: {what}")
+    def _launch(self, process: SupervisedProcess, what: str) -> None:
+        self._launched_s[process.name] = time.monotonic()
         self._display.step(process.name, what)
         process.start()
+
+    def _wait_until_ready(self, process: SupervisedProcess, is_ready: Callable[[], bool]) -> None:
+        """Waits for one of those that start. Raises RunFailed, StopRequested and ProcessFailed."""
         if not self._supervisor.wait_until(is_ready, _START_S):
             problem = f"{process.name} was not ready within {_START_S:.0f} s."
             raise self._failure(process.name, problem, process.last_lines())
         process.was_ready = True
-        self._display.step(process.name, f"ready after {time.monotonic() - began_s:.1f} s")
+        self._display.step(process.name, f"ready after {time.monotonic() - self._launched_s[process.name]:.1f} s")
+
+    def _is_over(self) -> bool:
+        return self._ends_at_s is not None and time.monotonic() >= self._ends_at_s
 
     def _broker_answers(self) -> bool:
         try:
@@ -277,17 +290,18 @@ class Run:
             return False
 
     def _has_all_queries(self) -> bool:
-        """Before the first event there is no batch to wait for."""
-        queries = [query for query in self._seen.snapshot.queries if query.state in _ALIVE]
-        return {query.pipeline for query in queries} == set(self._plan.pipelines)
+        """Whether every query was started; its first batch may still be running."""
+        found = Counter(query.pipeline for query in self._seen.snapshot.queries if query.state in _ALIVE)
+        return all(found[name] >= count for name, count in self._plan.queries.items())
 
     def _has_events(self) -> bool:
-        return self._seen.snapshot.rate > 0 or self._generator.is_done
+        return self._seen.snapshot.rate > 0
 
     # --- end
 
     def _end(self) -> int:
-        if not self._origin_ms:
+        if not self._pipelines.was_ready:
+            # Stopped while it started: there is nothing to report.
             self._stop_all()
             return 0
         code = 0
@@ -345,10 +359,7 @@ class Run:
 
     # --- processes
 
-    def _process(
-        self, name: str, command: Callable[[], list[str]], restarts: int, stopping: str,
-        is_done: Callable[[int], bool] = lambda code: False,
-    ) -> SupervisedProcess:  # fmt: skip
+    def _process(self, name: str, command: Callable[[], list[str]], restarts: int, stopping: str) -> SupervisedProcess:
         output = self._plan.generated if name == "generator" else None
 
         def report(text: str) -> None:
@@ -358,19 +369,14 @@ class Run:
 
         return SupervisedProcess(
             name, lambda: LoggedChild(command(), self._log(name), output), RestartPolicy(restarts, _RESTARTS_WITHIN_S),
-            report, stopping=f"stopping: {stopping}", must_become_ready=True, is_done=is_done,
+            report, stopping=f"stopping: {stopping}", must_become_ready=True,
         )  # fmt: skip
 
     def _log(self, name: str) -> Path:
         return self._plan.logs / f"{name}.log"
 
     def _generator_command(self) -> list[str]:
-        left = None if self._ends_at_s is None else max((self._ends_at_s - time.monotonic()) / 60, 0.01)
-        return self._plan.generator_command(self._origin_ms, left)
-
-    def _has_generated(self, code: int) -> bool:
-        """One that something else ended before its time has not."""
-        return code in (0, _NOT_ALL_ACKNOWLEDGED) and (self._ends_at_s is not None or self._stop.is_set())
+        return self._plan.generator_command(self._origin_ms)
 
 
 class Drain:

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
+from penstock.activity.live import progress
+from penstock.activity.live.progress import Progress, StartProgress
 from penstock.activity.live.usage import Usage
 from penstock.activity.report.sections import (
     BATCH_DURATION,
@@ -40,6 +42,8 @@ DRAINING: Final = "draining"
 REPORTING: Final = "reporting"
 STOPPING: Final = "stopping"
 STOPPED: Final = "stopped"
+_LOADS: Final = "loads"
+_STARTED: Final = ("starting", "running", "waiting")
 GONE: Final = "gone"
 """The process of a pipeline is gone without a final status."""
 
@@ -182,6 +186,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     time_ms: int = 0
     phase: str = STARTING
     waits_for: str = ""
+    start: Progress | None = None
+    """The steps of the start, until all of them are done."""
     started_ms: int = 0
     generating_since_ms: int = 0
     ends_ms: int = 0
@@ -218,12 +224,26 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         return max((query.lag for query in self.queries), default=-1)
 
     @property
+    def has_results(self) -> bool:
+        """Whether a pipeline has results of events. Loaded events are results only where nothing else is computed."""
+        shown = self.ranking, self.suspects, self.rising, self.servers, self.incidents, self.members
+        computing = [query for query in self.queries if query.name != _LOADS] or self.queries
+        return any(shown) or any(query.rows for query in computing)
+
+    @property
     def malformed(self) -> int:
         return sum(query.malformed for query in self.queries)
 
     @property
     def open_incidents(self) -> list[Incident]:
         return [one for one in self.incidents if one.is_open]
+
+    @property
+    def waiting_text(self) -> str:
+        """What the run waits for; empty if for nothing."""
+        if self.waits_for or self.start is None or self.start.is_done:
+            return self.waits_for
+        return self.start.waits_for()
 
     def figures(self) -> list[Figure]:
         """The run at a glance."""
@@ -254,7 +274,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     def sections(self) -> list[Section]:
         """What the terminal and the page show, by name."""
-        waiting = f"Waiting for {self.waits_for} ..." if self.waits_for else "Waiting for the first results ..."
+        waiting = f"Waiting for {self.waiting_text} ..." if self.waiting_text else "Waiting for the first results ..."
         alerts = f"{len(self.open_incidents)} open, {len(self.incidents)} in total" if self.incidents else "none yet"
         best = f"top {len(self.ranking)} of the last 30 minutes" if self.ranking else ""
         topics = self.topics
@@ -429,10 +449,18 @@ class _Latest(dict[bytes, T]):
 class Board:
     """Builds snapshots from what is observed. Not thread-safe."""
 
-    def __init__(self, started_ms: int, facts: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, started_ms: int, facts: Mapping[str, str] | None = None, start: StartProgress | None = None,
+        queries: int = 0,
+    ) -> None:  # fmt: skip
         self.facts = dict(facts or {})
         self.phase = STARTING
         self.waits_for = ""
+        self.has_cluster = False
+        """Whether the cluster answers."""
+        self._start = start
+        self._queries_expected = queries
+        self._has_spark = False
         self.generating_since_ms = 0
         self.ends_ms = 0
         self._started_ms = started_ms
@@ -487,6 +515,9 @@ class Board:
 
     def statuses(self, statuses: Iterable[PipelineStatus]) -> None:
         """The status of pipelines. A status from before this run is ignored."""
+        statuses = [one for one in statuses if one.updated_ms >= self._started_ms]
+        # The pipelines write their first status when Spark runs.
+        self._has_spark = self._has_spark or bool(statuses)
         self._queries = [
             Query(
                 pipeline=one.name, name=query.name, state=_state(one, query.state),
@@ -495,7 +526,6 @@ class Board:
                 message=query.message or one.message, updated_ms=one.updated_ms,
             )
             for one in statuses
-            if one.updated_ms >= self._started_ms
             for query in one.queries
         ]  # fmt: skip
 
@@ -513,8 +543,31 @@ class Board:
     def snapshot(self, now_ms: int) -> Snapshot:
         """The current state. Adds a sample to the charts once the generator runs."""
         self._number += 1
-        if self.generating_since_ms and self.phase in (RUNNING, DRAINING):
+        if self.generating_since_ms and self.phase in (STARTING, RUNNING, DRAINING):
             self._sample(now_ms)
+        found = self._observed(now_ms)
+        return found if self._start is None else msgspec.structs.replace(found, start=self._progress(found))
+
+    def _progress(self, found: Snapshot) -> Progress | None:
+        """The start as it is now; None if it is over or was given up."""
+        start = self._start
+        if start is None or self.phase not in (STARTING, RUNNING):
+            return None
+        started = sum(query.state in _STARTED for query in found.queries)
+        start.observe(
+            found.time_ms - self._started_ms,
+            {
+                progress.BROKER: self.has_cluster,
+                progress.SITE: found.rate > 0,
+                progress.SPARK: self._has_spark,
+                progress.QUERIES: 0 < self._queries_expected <= started,
+                progress.RESULTS: found.has_results,
+            },
+            {progress.QUERIES: f"{started} of {self._queries_expected}"},
+        )
+        return None if start.is_done else start.view(found.time_ms - self._started_ms)
+
+    def _observed(self, now_ms: int) -> Snapshot:
         suspects = sorted(self._suspects.values(), key=lambda one: (-one.score, one.verdict, one.actor))
         newest_ms = max((one.minute for one in self._rising.values()), default=0)
         return Snapshot(

@@ -1,8 +1,9 @@
 """A run on a terminal: a view that is redrawn in place, or lines where there is no terminal.
 
-The view lays out the sections of a snapshot. 80 columns and 24 lines are enough; lists use what a larger terminal has.
-Colour marks only what needs attention. Log lines stay in the scrollback above the view, which is removed when the run
-ends. It is drawn at most four times per second, and only if something changed.
+While a run starts, the view has its steps, a bar and the expected time. Then it lays out the sections of a snapshot. 80
+columns and 24 lines are enough; lists use what a larger terminal has. Colour marks only what needs attention. Log lines
+stay in the scrollback above the view, which is removed when the run ends. It is drawn at most four times per second, if
+something changed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from penstock.activity.live import state
+from penstock.activity.live.progress import DONE, RUNNING, WAITING, Progress, Step
 from penstock.activity.live.state import Snapshot, Suspect
 from penstock.activity.report.sections import Column, Table, elapsed_text
 
@@ -34,6 +36,7 @@ _LEAST_LISTED: Final = 3
 _DIM: Final = "dim"
 _HEAD: Final = "bold cyan"
 _STYLES: Final = {"": "", "good": "bold green", "warn": "yellow", "bad": "bold red", "quiet": _DIM}
+_MARKS: Final = {DONE: ("✓", "green"), RUNNING: ("●", "bold"), WAITING: ("○", _DIM)}
 _USUAL_STATES: Final = ("running", "starting")
 
 
@@ -65,14 +68,44 @@ def screen(snapshot: Snapshot, width: int, height: int) -> RenderableType:
     )
 
 
+def start_screen(snapshot: Snapshot, width: int) -> RenderableType:
+    """The steps of a start, with a bar; and the topics, which already grow."""
+    start = snapshot.start or Progress()
+    lines: list[RenderableType] = [_title(snapshot, width), Text(), _start_bar(start, width), Text()]
+    lines += [_cut(_step(step), width) for step in start.steps]
+    if snapshot.events:
+        lines.append(Text())
+        lines.append(_cut(Text(f"  {snapshot.events:,} events so far, {snapshot.rate:,.0f} per second", _DIM), width))
+    if snapshot.lines:
+        lines.append(_cut(Text(f"  {snapshot.lines[-1].text}", "yellow"), width))
+    return Group(*lines)
+
+
+def _start_bar(start: Progress, width: int) -> Text:
+    room = max(min(width - 50, 40), 10)
+    filled = round(start.share * room)
+    return Text.assemble(
+        "  ", ("━" * filled, "bold cyan"), ("━" * (room - filled), _DIM), f" {start.share:4.0%}  ",
+        (start.time_text(), "yellow" if start.is_late else _DIM),
+    )  # fmt: skip
+
+
+def _step(step: Step) -> Text:
+    mark, style = _MARKS[step.state]
+    note = f"{step.ended_ms / 1000:.1f} s" if step.state == DONE else step.note
+    return Text.assemble(f"  {mark} ", (f"{step.title:<28}", style), (note, _DIM))
+
+
 def plain_line(snapshot: Snapshot) -> str:
     """The figures of a snapshot in one line, for logs."""
     figures = [
         f"{figure.title.lower()} {figure.value} ({figure.note})" for figure in snapshot.figures() if figure.value != "-"
     ]
-    waiting = [f"waiting for {snapshot.waits_for}"] if snapshot.waits_for else []
+    waiting = [f"waiting for {snapshot.waiting_text}"] if snapshot.waiting_text else []
     since_ms = snapshot.generating_since_ms or snapshot.started_ms
-    return "  ".join([elapsed_text(max(snapshot.time_ms - since_ms, 0)), *figures, *waiting])
+    start = snapshot.start
+    starting = [] if start is None else [f"{start.share:.0%} started, {start.time_text()}"]
+    return "  ".join([elapsed_text(max(snapshot.time_ms - since_ms, 0)), *starting, *figures, *waiting])
 
 
 def _title(snapshot: Snapshot, width: int) -> Text:
@@ -82,8 +115,9 @@ def _title(snapshot: Snapshot, width: int) -> Text:
         at += f" of {elapsed_text(snapshot.ends_ms - since_ms)}"
     style = {state.RUNNING: "bold green", state.STARTING: "bold yellow"}.get(snapshot.phase, "bold magenta")
     notes = [snapshot.facts.get("page", ""), "Ctrl-C stops"]
-    if snapshot.waits_for:
-        notes = [f"waiting for {snapshot.waits_for}"]
+    has_steps = snapshot.start is not None and snapshot.phase == state.STARTING
+    if snapshot.waiting_text and not has_steps:
+        notes = [f"waiting for {snapshot.waiting_text}"]
     notes = [note for note in notes if note]
     line = Text.assemble(("Penstock ", "bold"), (snapshot.phase, style), f" {at}  ", ("  ".join(notes), _DIM))
     return _cut(line, width)
@@ -199,7 +233,7 @@ class PlainDisplay:
 
 
 class TerminalDisplay(PlainDisplay):
-    """Shows the view instead of the figures, from the first event on."""
+    """Shows the view instead of the figures, from the first second on."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
@@ -209,7 +243,7 @@ class TerminalDisplay(PlainDisplay):
 
     def refresh(self, snapshot: Snapshot) -> None:
         now_s = time.monotonic()
-        if snapshot.number == self._drawn or now_s - self._drawn_s < _REFRESH_S or not snapshot.generating_since_ms:
+        if snapshot.number == self._drawn or now_s - self._drawn_s < _REFRESH_S:
             return
         self._drawn_s, self._drawn = now_s, snapshot.number
         if snapshot.phase in (state.STOPPING, state.STOPPED):
@@ -220,7 +254,9 @@ class TerminalDisplay(PlainDisplay):
             self._live.start()
         # One line less than the terminal has, so that it never scrolls.
         size = self._console.size
-        self._live.update(screen(snapshot, size.width, size.height - 1), refresh=True)
+        is_starting = snapshot.phase == state.STARTING and snapshot.start is not None
+        shown = start_screen(snapshot, size.width) if is_starting else screen(snapshot, size.width, size.height - 1)
+        self._live.update(shown, refresh=True)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._close()

@@ -73,6 +73,7 @@ class Watch:
 
     def cluster_ready(self) -> None:
         """Starts to query the cluster; before, that would only wait."""
+        self.set(has_cluster=True)
         self._begun.set()
 
     def close(self) -> None:

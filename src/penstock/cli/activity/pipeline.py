@@ -6,7 +6,6 @@ The same command continues where the last one ended, however it ended. Two optio
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from penstock.activity.pipelines.definition import Pipeline
     from penstock.activity.pipelines.engine.backfill import Backfilled
     from penstock.activity.pipelines.engine.runner import PipelinesRun
+    from penstock.activity.pipelines.engine.session import FastSession
     from penstock.activity.pipelines.engine.status import PipelineStatus
 
 _STOP_TIMEOUT_S: Final = 30.0
@@ -116,30 +116,31 @@ def run(
     """
     from penstock.activity.pipelines.engine import memory
 
-    memory.limit_allocators()  # before anything below loads Arrow
-    _check_packages(value_format)
-    from penstock.activity.pipelines import definition
-    from penstock.activity.pipelines.engine.backfill import check_idle, check_span
-    from penstock.cli.spark.warehouse import event_cluster
-
-    chosen = definition.selected_pipelines(names)
     is_batch = since_ms is not None or until_ms is not None
     if from_start and is_batch:
         raise CommandError("--from-start excludes --since and --until.", "Use one of them.")
     if beside_stream and not is_batch:
         raise CommandError("--beside-stream needs --since or --until.", "Add one of them, or omit it.")
-    check_span(since_ms, until_ms)
-    if not beside_stream:
-        for one in chosen:
-            check_idle(one, warehouse_uri)
-    source = event_cluster(cluster, value_format)
-    if not is_batch:
+    with _session(master) as session:
+        memory.limit_allocators()  # before anything below loads Arrow
+        _check_packages(value_format)
+        from penstock.activity.pipelines import definition
+        from penstock.activity.pipelines.engine.backfill import check_idle, check_span
+        from penstock.cli.spark.warehouse import event_cluster
+
+        chosen = definition.selected_pipelines(names)
+        if not beside_stream:
+            for one in chosen:
+                check_idle(one, warehouse_uri)
+        source = event_cluster(cluster, value_format)
+        if is_batch:
+            check_span(since_ms, until_ms)
+            asked = since_ms, until_ms
+            _batch(session.session(), chosen, source, warehouse_uri, asked, beside_stream, output_format)
+            return
         if from_start:
             _forget(chosen, warehouse_uri)
-        _stream(chosen, source, master, warehouse_uri)
-        return
-    with _session(master) as spark:
-        _batch(spark, chosen, source, warehouse_uri, (since_ms, until_ms), beside_stream, output_format)
+        _stream(session, chosen, source, warehouse_uri)
 
 
 def _check_packages(value_format: str) -> None:
@@ -153,23 +154,16 @@ def _check_packages(value_format: str) -> None:
 
 
 @contextmanager
-def _session(master: str | None) -> Iterator[SparkSession]:
-    from penstock.activity.pipelines.engine.runner import pipeline_session
-    from penstock.spark.session import ConsoleOutput
+def _session(master: str | None) -> Iterator[FastSession]:
+    """A session that starts while this process imports what the pipelines need."""
+    from penstock.activity.pipelines.engine.session import FastSession
 
-    console = ConsoleOutput()
-    spark = pipeline_session(master, console=console)
+    session = FastSession(master)
+    session.start()
     try:
-        yield spark
+        yield session
     finally:
-        console.end()
-        _end(spark)
-
-
-def _end(spark: SparkSession) -> None:
-    # A signal to the process group has ended Spark too.
-    with contextlib.suppress(Exception):
-        spark.stop()
+        session.close()
 
 
 def _forget(chosen: Sequence[Pipeline], warehouse_uri: str) -> None:
@@ -212,28 +206,31 @@ def _batch(
 # ---------------------------------------------------------------------------------------------- streams
 
 
-def _stream(chosen: Sequence[Pipeline], source: EventCluster, master: str | None, warehouse_uri: str) -> None:
+def _stream(session: FastSession, chosen: Sequence[Pipeline], source: EventCluster, warehouse_uri: str) -> None:
     from penstock.activity.pipelines.engine.runner import PipelinesRun
 
     began_s = time.monotonic()
-    with _session(master) as spark:
-        running = PipelinesRun(spark, chosen, source, warehouse_uri, notify=_say)
-        try:
-            with _stopped_by_signals(running):
-                running.start()
-                _say(f"{counted(len(chosen), 'pipeline')} started in {duration_text(time.monotonic() - began_s)}")
-                _wait(running)
-        finally:
-            running.stop()
+    running = PipelinesRun(
+        session.session(), chosen, source, warehouse_uri, notify=_say, in_turn=session.has_forked_workers
+    )  # fmt: skip
+    try:
+        with _stopped_by_signals(running):
+            running.start()
+            _say(f"{counted(len(chosen), 'pipeline')} started in {duration_text(time.monotonic() - began_s)}")
+            _wait(running, session)
+    finally:
+        running.stop()
     if running.failure is not None:
         raise command_error_for(running.failure)
 
 
-def _wait(running: PipelinesRun) -> None:
-    told_s = time.monotonic()
+def _wait(running: PipelinesRun, session: FastSession) -> None:
+    began_s = told_s = time.monotonic()
     while not running.wait(_LOOK_S):
-        if time.monotonic() - told_s >= _STATUS_EVERY_S:
-            told_s = time.monotonic()
+        now_s = time.monotonic()
+        session.keep_archive(now_s - began_s)
+        if now_s - told_s >= _STATUS_EVERY_S:
+            told_s = now_s
             _say("; ".join(_line(one) for one in running.status()))
 
 

@@ -6,6 +6,7 @@ second one kills it; the next run continues with the same data.
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import threading
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from penstock.activity.live.preflight import RunFolder
+    from penstock.activity.live.progress import StartProgress
     from penstock.activity.live.run import Plan
     from penstock.activity.live.terminal import PlainDisplay
     from penstock.activity.live.watch import Watch
@@ -202,12 +204,17 @@ def _checked_plan(
 
 
 def _run(held: ExitStack, console: Console, plan: Plan, listener: socket.socket) -> int:
+    from penstock.activity.live import progress
     from penstock.activity.live.page.server import PageServer, page_app
+    from penstock.activity.live.preflight import StartTimes, start_times_path
     from penstock.activity.live.run import Run
     from penstock.activity.live.terminal import PlainDisplay, TerminalDisplay
 
     display: PlainDisplay = TerminalDisplay(console) if console.is_terminal else PlainDisplay(console)
-    watch = _watch(plan, lambda: live_run.pids)
+    starts = StartTimes(start_times_path(os.environ), plan.pipelines)
+    steps = [step for step in progress.TITLES if plan.has_broker or step != progress.BROKER]
+    start = progress.StartProgress(steps, starts.read())
+    watch = _watch(plan, start, lambda: live_run.pids)
     server = PageServer(listener, page_app(watch, plan.broker_url))
     stop = threading.Event()
     live_run = Run(plan, watch, display, stop, report=_reporter(plan, watch, display) if plan.has_report else None)
@@ -221,6 +228,8 @@ def _run(held: ExitStack, console: Console, plan: Plan, listener: socket.socket)
     held.enter_context(display)
     with _stopped_by_signals(stop):
         code = live_run.run()
+    if start.is_done:
+        starts.write(start.ended_ms)
     display.__exit__(None, None, None)
     console.print(
         f"Stopped. `penstock activity run --data-dir {printable(str(plan.folder))}` continues with the same data.",
@@ -229,13 +238,13 @@ def _run(held: ExitStack, console: Console, plan: Plan, listener: socket.socket)
     return code
 
 
-def _watch(plan: Plan, pids: Callable[[], Mapping[str, int | None]]) -> Watch:
+def _watch(plan: Plan, start: StartProgress, pids: Callable[[], Mapping[str, int | None]]) -> Watch:
     from penstock.activity.live.state import Board
     from penstock.activity.live.watch import Watch
     from penstock.activity.pipelines import definition
 
     topics = [topic for one in definition.selected_pipelines(plan.pipelines) for topic in one.output_topics]
-    board = Board(time.time_ns() // 1_000_000)
+    board = Board(time.time_ns() // 1_000_000, start=start, queries=sum(plan.queries.values()))
     return Watch(board, plan.cluster, plan.warehouse_uri, plan.pipelines, topics, pids=pids)
 
 

@@ -15,6 +15,7 @@ from tests.activity.live.runs import HandMade, full_snapshot
 from tests.timeouts import PATIENCE_S
 
 from penstock.activity.live.page.server import STREAMS, PageServer, bound, page_app
+from penstock.activity.live.progress import BROKER, TITLES, StartProgress
 from penstock.testing.embedded_broker import EmbeddedBroker
 
 
@@ -77,6 +78,20 @@ def test_the_state_is_json(visitor: Visitor) -> None:
     assert state["phase"] == "running"
     assert len(state["ranking"]) == 100
     assert state["servers"]["server-7"][0]["p95_ms"] == 77.0
+
+
+def test_the_state_of_a_start_has_its_steps_and_their_time(visitor: Visitor, seen: HandMade) -> None:
+    assert json.loads(visitor.get("/api/state")[2])["start"] is None
+    start = StartProgress(tuple(TITLES))
+    start.observe(1_200, {BROKER: True})
+    seen.shows(phase="starting", start=start.view(3_000))
+    state: dict[str, Any] = json.loads(visitor.get("/api/state")[2])
+    assert (state["start"]["share"], state["start"]["time_text"]) == (0.2, "3 s of about 15 s")
+    assert state["start"]["steps"][0] == {
+        "name": "broker", "title": "The broker answers", "state": "done", "note": "", "ended_ms": 1_200,
+        "expected_ms": 1_500,
+    }  # fmt: skip
+    assert state["waiting_text"] == "the site generates events, Spark starts"
 
 
 def test_state_has_the_sections_that_the_terminal_shows(visitor: Visitor) -> None:

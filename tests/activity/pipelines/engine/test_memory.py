@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from tests.timeouts import PATIENCE_S
 
-from penstock.activity.pipelines.engine.runner import settings_for
+from penstock.activity.pipelines.engine.session import settings_for
 
 # The setting of Python, and the one that Arrow's functions read.
 _AFTER = """

@@ -22,11 +22,11 @@ from tests.activity.pipelines.engine_stories import (
     traffic,
 )
 from tests.ports import free_port
-from tests.timeouts import PATIENCE_S
+from tests.timeouts import PATIENCE_S, until
 
 from penstock.activity.cluster import Cluster
 from penstock.activity.events import REQUESTS, SERVERS
-from penstock.activity.pipelines.engine import results, status
+from penstock.activity.pipelines.engine import results, runner, status
 from penstock.activity.pipelines.engine.backfill import backfill, computed
 from penstock.activity.pipelines.engine.runner import PipelinesRun
 from penstock.activity.pipelines.engine.status import PipelineFolder
@@ -210,6 +210,16 @@ def test_a_backfill_is_rejected_while_another_process_runs_the_stream(
 
 
 @pytest.mark.long
+def test_checkpoints_in_a_local_folder_are_written_without_asking_for_links(
+    spark: SparkSession, broker: Broker, warehouse: str
+) -> None:
+    spark.conf.unset(runner._FILE_MANAGER)
+    with Stream(spark, broker.address, warehouse) as stream:
+        assert spark.conf.get(runner._FILE_MANAGER) == runner._LOCAL_FILES
+        until(lambda: stream.run.status()[0].queries[0].batch_id >= 0, "the first batch")
+    assert PipelineFolder(warehouse, "operations").has_checkpoint("server_windows")
+
+
 def test_stop_request_in_the_folder_stops_the_pipeline(spark: SparkSession, broker: Broker, warehouse: str) -> None:
     with Stream(spark, broker.address, warehouse) as stream:
         PipelineFolder(warehouse, "operations").request_stop()

@@ -80,7 +80,7 @@ def test_a_daemon_whose_worker_is_closed_says_nothing_but_spark_s_own_does(
 def test_a_session_of_a_run_has_these_workers() -> None:
     """In a process of its own: there is one session in each."""
     asks = (
-        "from penstock.activity.pipelines.engine.runner import pipeline_session as new\n"
+        "from penstock.activity.pipelines.engine.session import pipeline_session as new\n"
         "spark = new('local[1]')\n"
         "def line(row):\n"
         "    import pathlib, os\n"

@@ -129,6 +129,9 @@ class _Pages:
         snapshot = self._source.snapshot
         if self._encoded[0] != snapshot.number:
             document = msgspec.structs.asdict(snapshot)
+            document["waiting_text"] = snapshot.waiting_text
+            if snapshot.start is not None:
+                document["start"] = {**msgspec.to_builtins(snapshot.start), "time_text": snapshot.start.time_text()}
             document["figures"] = [figure._asdict() for figure in snapshot.figures()]
             document["sections"] = [section_json(section) for section in snapshot.sections()]
             self._encoded = snapshot.number, msgspec.json.encode(document)

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.activity.cluster import Cluster
 from penstock.activity.events import Kind
 from penstock.activity.pipelines.definition import Pipeline, Report
-from penstock.activity.pipelines.engine import queries, results, status
+from penstock.activity.pipelines.engine import results, status
 from penstock.activity.pipelines.engine.micro_batch import Outputs
 from penstock.activity.pipelines.engine.queries import LagWatch, Member, arrow_schema
 from penstock.activity.pipelines.engine.results import Change, ResultTable, TimeSpan
+from penstock.activity.pipelines.engine.session import POOL_PROPERTY, USUAL_POOL
 from penstock.activity.pipelines.engine.status import QueryStatus
 from penstock.activity.pipelines.errors import in_one_line
 from penstock.client.admin import Admin
@@ -75,6 +76,7 @@ class LoadsAndReports(Member):
         self._status.restarts += 1 if self.failures else 0
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         self._thread.start()
+        self.has_started = True
 
     def stop(self, deadline_s: float) -> None:
         self._stop.set()
@@ -118,7 +120,7 @@ class LoadsAndReports(Member):
     def _run(self) -> None:
         every_s = self._pipeline.trigger.total_seconds()
         try:
-            self._spark.sparkContext.setLocalProperty(queries.POOL_PROPERTY, queries.USUAL_POOL)
+            self._spark.sparkContext.setLocalProperty(POOL_PROPERTY, USUAL_POOL)
             with self._cluster.admin("penstock-pipelines") as admin:
                 while not self._stop.is_set():
                     began_s = time.monotonic()

@@ -1,25 +1,21 @@
-"""One streaming query of a pipeline: its source frames, scheduler pool, start, progress and lag.
+"""One streaming query of a pipeline: its source frames, start, progress and lag.
 
 A frame has the columns of its kind with `time` as a timestamp. Malformed values, and events from far beyond their
 record's timestamp (which would close everybody's windows), are counted and left out.
 
 A query starts from its checkpoint. If the checkpoint has commits, the tables must exist: a removed one would come back
-without its past. Two scheduler pools: queries with a short trigger get one slot whenever they want it, so that an
-alert does not wait for the batch of a ranking. Lag is asked for all queries at once; nothing depends on it.
+without its past. Lag is asked for all queries at once; nothing depends on it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
-import tempfile
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.activity.cluster import Cluster
@@ -27,6 +23,7 @@ from penstock.activity.events import TIME, Kind
 from penstock.activity.pipelines.definition import Pipeline, Rows
 from penstock.activity.pipelines.engine import status
 from penstock.activity.pipelines.engine.micro_batch import BatchWork, Outputs, open_batch_work
+from penstock.activity.pipelines.engine.session import POOL_PROPERTY, pool_of
 from penstock.activity.pipelines.engine.status import PipelineFolder, QueryStatus
 from penstock.activity.pipelines.errors import cause_of, in_one_line
 from penstock.client.admin import Admin
@@ -40,17 +37,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 
-POOL_PROPERTY: Final = "spark.scheduler.pool"
-URGENT_POOL: Final = "urgent"
-USUAL_POOL: Final = "usual"
-_URGENT_UP_TO: Final = timedelta(seconds=2)
-_ALLOCATIONS: Final = f"""\
-<?xml version="1.0"?>
-<allocations>
-  <pool name="{URGENT_POOL}"><schedulingMode>FAIR</schedulingMode><weight>4</weight><minShare>1</minShare></pool>
-  <pool name="{USUAL_POOL}"><schedulingMode>FAIR</schedulingMode><weight>1</weight><minShare>0</minShare></pool>
-</allocations>
-"""
 PARTITIONS: Final = 4
 """Partitions of a topic of events that has to be created."""
 FURTHEST_AHEAD: Final = timedelta(minutes=10)
@@ -78,6 +64,8 @@ class Member(ABC):
         self.troubles = 0
         """Failures of Spark itself."""
         self.retry_at_s: float | None = None
+        self.has_started = False
+        """Whether a start was completed, or has failed and is retried."""
         self._error: PenstockError | None = None
         self._started_s = time.monotonic()
 
@@ -88,10 +76,18 @@ class Member(ABC):
         """Whether it is still starting processes, which slows other starts down."""
         return False
 
-    def await_sources(self, deadline_s: float) -> None:
-        """Waits until it is no longer starting."""
-        while time.monotonic() < deadline_s and self.is_starting():
-            time.sleep(_POLL_S)
+    def await_sources(self, deadline_s: float, stop: threading.Event) -> None:
+        """Waits until it is no longer starting, or is to stop."""
+        while time.monotonic() < deadline_s and self.is_starting() and not stop.wait(_POLL_S):
+            pass
+
+    def has_first_batch(self) -> bool:
+        """Whether its first batch is done, or it has no batches."""
+        return True
+
+    def await_first_batch(self, deadline_s: float, stop: threading.Event) -> None:
+        while time.monotonic() < deadline_s and not self.has_first_batch() and not stop.wait(_POLL_S):
+            pass
 
     @abstractmethod
     def stop(self, deadline_s: float) -> None: ...
@@ -105,6 +101,7 @@ class Member(ABC):
 
     def failed(self, error: PenstockError) -> None:
         self._error = error
+        self.has_started = True
 
     def _set_state(self, one: QueryStatus) -> None:
         one.message = "" if self._error is None else self._error.message
@@ -158,6 +155,7 @@ class RowsQuery(Member):
         query = writer.option("checkpointLocation", self._folder.checkpoint(self._rows.name).uri).start()
         with self._lock:
             self._query, self._error = query, None
+            self.has_started = True
             self._started_s = time.monotonic()
             self._status.restarts += 1 if self._status.batch_id >= 0 or self.failures else 0
 
@@ -165,6 +163,10 @@ class RowsQuery(Member):
         """Whether the processes of its sources are still starting."""
         query = self._query
         return query is not None and query.isActive and query.status["message"].startswith(_STARTING)
+
+    def has_first_batch(self) -> bool:
+        query = self._query
+        return query is None or not query.isActive or query.lastProgress is not None
 
     def stop(self, deadline_s: float) -> None:
         query, work = self._query, self._work
@@ -324,35 +326,6 @@ def _events(raw: DataFrame, kind: Kind, observed: Observation | str) -> DataFram
 
 def _interval(span: timedelta) -> str:
     return f"{span // timedelta(milliseconds=1)} milliseconds"
-
-
-# ---------------------------------------------------------------------------------------------- scheduler pools
-
-
-def pool_of(trigger: timedelta) -> str:
-    return URGENT_POOL if trigger <= _URGENT_UP_TO else USUAL_POOL
-
-
-def pool_settings() -> dict[str, str]:
-    """Settings for a session. The driver reads the pools from a file, which is written if needed."""
-    return {"spark.scheduler.mode": "FAIR", "spark.scheduler.allocation.file": Path(_pools_file()).as_uri()}
-
-
-def _pools_file() -> Path:
-    place = Path(tempfile.gettempdir(), f"penstock-pools-{os.getuid()}.xml")
-    try:
-        if place.read_text() == _ALLOCATIONS and place.stat().st_uid == os.getuid():
-            return place
-    except OSError:
-        pass
-    number, temporary = tempfile.mkstemp(suffix=".xml")
-    with os.fdopen(number, "w") as file:
-        file.write(_ALLOCATIONS)
-    try:
-        os.replace(temporary, place)
-    except OSError:
-        return Path(temporary)  # Another user owns a file of that name.
-    return place
 
 
 # ---------------------------------------------------------------------------------------------- lag

@@ -11,23 +11,23 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from penstock.activity.cluster import Cluster
 from penstock.activity.pipelines.definition import Pipeline
-from penstock.activity.pipelines.engine import memory, queries, status
+from penstock.activity.pipelines.engine import status
 from penstock.activity.pipelines.engine.micro_batch import Outputs, ensure_topics
 from penstock.activity.pipelines.engine.queries import PARTITIONS, LagWatch, Member, RowsQuery
 from penstock.activity.pipelines.engine.status import PipelineFolder, PipelineStatus
 from penstock.activity.pipelines.errors import PipelineError, PipelineRuns, SparkTrouble, full_details, in_one_line
 from penstock.client.errors import PenstockError
+from penstock.spark.tables.delta import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.spark.session import ConsoleOutput
 
 _LOOK_S: Final = 0.25
 _STATUS_S: Final = 1.0
@@ -35,69 +35,21 @@ _LONGEST_WAIT_S: Final = 30.0
 _WELL_AFTER_S: Final = 60.0
 _STOP_S: Final = 6.0
 _STARTING_AT_ONCE: Final = 2
+_FIRST_BATCH_S: Final = 5.0
 _MOST_TROUBLES: Final = 5
 """After this many Spark failures in a row, the next one is treated as permanent."""
 _TRACEBACK: Final = "PENSTOCK_TRACEBACK"
-_SETTINGS: Final = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.sql.session.timeZone": "UTC",
-    # Groups are few and batches small: another task costs more than it saves.
-    "spark.sql.shuffle.partitions": "1",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.streaming.minBatchesToRetain": "10",
-    "spark.sql.streaming.numRecentProgressUpdates": "10",
-    "spark.sql.streaming.stopTimeout": "5s",
-    # How long Java and Python wait for each other's connection: a busy machine needs more than the default of 15 s.
-    "spark.python.authenticate.socketTimeout": "60s",
-    # The run reports why a query ended, once and in one line.
-    "spark.log.level": "FATAL",
-}
-_LOCAL: Final = {
-    # TieredStopAtLevel: half of the CPU time of the first minutes went into JIT compilation for long runs.
-    # Xss: Spark matches the message of an interrupted batch with a regular expression that recurses per character.
-    # HeapFreeRatio: the heap has its full size from the start; one that grows slowly looks like a leak.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -Xss16m"
-    " -XX:MinHeapFreeRatio=95 -XX:MaxHeapFreeRatio=99",
-    "spark.driver.memory": "768m",
-    # Spark keeps the data of its web UI in the heap even if the UI is off: by default a thousand executions with their
-    # plans, which six pipelines fill within ten minutes.
-    "spark.sql.ui.retainedExecutions": "20",
-    "spark.ui.retainedJobs": "20",
-    "spark.ui.retainedStages": "20",
-    "spark.ui.retainedTasks": "200",
-    "spark.python.daemon.module": "penstock.spark.worker_daemon",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
-}
-
-
-def settings_for(master: str | None) -> dict[str, str]:
-    """Settings for such a session. Memory settings apply only to local masters."""
-    return {**_SETTINGS, **(_LOCAL if _is_local(master) else {})}
-
-
-def _is_local(master: str | None) -> bool:
-    return master is None or master.startswith("local")
-
-
-def pipeline_session(
-    master: str | None = None, config: Mapping[str, str] | None = None, console: ConsoleOutput | None = None
-) -> SparkSession:
-    """A session for streams of small batches. Raises NoJava, MissingDependency."""
-    from penstock.spark.session import session
-
-    if _is_local(master):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    # The run publishes its lag itself: a listener costs a fifth of such a batch.
-    chosen = {**settings_for(master), **queries.pool_settings(), **(config or {})}
-    spark = session("penstock pipelines", master=master, config=chosen, visible_lag=False, console=console)
-    memory.limit_allocators()
-    return spark
+_FILE_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
+# Spark's usual one asks for symbolic links by running `readlink` eight times for every file of a checkpoint.
+_LOCAL_FILES: Final = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
 
 class PipelinesRun:
-    """A run of pipelines. Start it once; stop it from any thread."""
+    """A run of pipelines. Start it once; stop it from any thread.
+
+    With `in_turn` a query is started when the first batches of those before it are done, or have taken five seconds. On
+    one machine, where all first batches share its cores, the first results come sooner, and the last ones no later.
+    """
 
     def __init__(
         self,
@@ -107,6 +59,7 @@ class PipelinesRun:
         warehouse_uri: str,
         *,
         notify: Callable[[str], None] = lambda line: None,
+        in_turn: bool = False,
     ) -> None:
         self._cluster = cluster
         self._warehouse_uri = warehouse_uri
@@ -118,6 +71,7 @@ class PipelinesRun:
         self._folders = {name: PipelineFolder(warehouse_uri, name) for name in self._pipelines}
         self._statuses = {name: PipelineStatus(name=name) for name in self._pipelines}
         self._spark = spark
+        self._in_turn = in_turn
         self._stop = threading.Event()
         self._ended = threading.Event()
         self._lock = threading.Lock()
@@ -131,12 +85,14 @@ class PipelinesRun:
         self._claim_folders()
         try:
             self._wait_for_cluster()
+            if Storage(self._warehouse_uri).is_local:
+                self._spark.conf.set(_FILE_MANAGER, _LOCAL_FILES)
             for name, pipeline in self._pipelines.items():
                 self._members[name] = self._members_of(pipeline)
             urgent_first = sorted(self._members, key=lambda name: self._pipelines[name].trigger)
-            every = [member for name in urgent_first for member in self._members[name]]
+            every = [(name, member) for name in urgent_first for member in self._members[name]]
             with ThreadPoolExecutor(_STARTING_AT_ONCE) as pool:
-                for started in [pool.submit(self._start_one, member) for member in every]:
+                for started in [pool.submit(self._start_one, *each) for each in every]:
                     started.result()
         except BaseException as error:
             self.failure = in_one_line(error, "starting")
@@ -205,9 +161,9 @@ class PipelinesRun:
                 self._stop.wait(wait_s)
         raise PipelineError("stopped before a broker was reachable")
 
-    def _start_one(self, member: Member) -> None:
-        """Starts one member. Few start at once: each source is a process that takes a second to start, and Spark waits
-        ten seconds for it. Retriable failures are retried while the others run."""
+    def _start_one(self, name: str, member: Member) -> None:
+        """Starts one member. Few start at once: each source is a process, which takes a second to start unless it is a
+        fork, and Spark waits ten seconds for it. Retriable failures are retried while the others run."""
         if self._stop.is_set():
             return
         try:
@@ -220,7 +176,10 @@ class PipelinesRun:
             if failure is error:
                 raise
             raise failure from error
-        member.await_sources(time.monotonic() + _LONGEST_WAIT_S)
+        self._write_status(name)
+        member.await_sources(time.monotonic() + _LONGEST_WAIT_S, self._stop)
+        if self._in_turn:
+            member.await_first_batch(time.monotonic() + _FIRST_BATCH_S, self._stop)
 
     def _members_of(self, pipeline: Pipeline) -> list[Member]:
         members: list[Member] = [
@@ -331,15 +290,18 @@ class PipelinesRun:
         members = [member for each in self._members.values() for member in each]
         self._lag.look([member.positions() for member in members])
         for name in list(self._members):
-            with self._lock:
-                self._folders[name].write(self._current(name))
+            self._write_status(name)
+
+    def _write_status(self, name: str) -> None:
+        with self._lock:
+            self._folders[name].write(self._current(name))
 
     def _current(self, name: str) -> PipelineStatus:
         one = self._statuses[name]
         one.updated_ms = time.time_ns() // 1_000_000
         members = self._members.get(name, [])
         if members:
-            one.queries = [member.status() for member in members]
+            one.queries = [member.status() for member in members if member.has_started]
         if not one.has_ended:
             states = {query.state for query in one.queries}
             one.state = next((each for each in (status.WAITING, status.STARTING) if each in states), status.RUNNING)

@@ -154,7 +154,7 @@ function timeline(state) {
 // --- sections: tables of cells, by the kind of their column
 
 const section = (state, name) => state.sections.find((one) => one.name === name);
-const waitsFor = (state) => state.waits_for ? `Waiting for ${state.waits_for} …` : "Waiting for the first results …";
+const waitsFor = (state) => state.waiting_text ? `Waiting for ${state.waiting_text} …` : "Waiting for the first results …";
 
 function arrow(trend) {
   const [sign, kind, word] = trend >= 1.5 ? ["↑", "up", "much more than before"] : trend >= 1.1 ? ["↗", "up", "more than before"] : trend > 0.9 ? ["→", "flat", "as before"] : ["↘", "down", "less than before"];
@@ -252,6 +252,7 @@ function show(state) {
   $("phase-text").textContent = state.phase;
   $("clock").textContent = clock(state.time_ms - since) + (state.ends_ms > state.time_ms && state.phase === "running" ? ` of ${clock(state.ends_ms - since)}` : "");
   notice(state.waits_for ? `${waitsFor(state)}` : "");
+  starting(state.start);
   draw("figures", state.figures, (rows) => rows.map((one) => node("div", { class: "figure", "data-look": one.look || null }, node("dt", {}, one.title), node("dd", {}, one.value), node("p", {}, one.note))));
   for (const one of state.sections) {
     if ($(`h-${one.name}`)) $(`h-${one.name}`).textContent = one.title;
@@ -267,6 +268,15 @@ function show(state) {
   draw("facts", facts, (each) => Object.entries(each).flatMap(([name, value]) => [node("dt", {}, name), node("dd", {}, value)]));
   draw("log", state.lines, (rows) => [...rows].reverse().map((one) => node("li", {}, node("time", {}, time(one.time_ms)), one.text)));
   feed(false);
+}
+
+function starting(start) {
+  $("start").hidden = !start;
+  if (!start) return;
+  $("start-bar").value = start.share;
+  $("start-time").textContent = start.time_text;
+  draw("start-steps", start.steps, (steps) => steps.map((one) => node("li", { "data-state": one.state },
+    one.title, one.state === "done" ? ` ${number(one.ended_ms / 1000, 1)} s` : one.note ? ` ${one.note}` : "", node("span", { hidden: "" }, ` (${one.state})`))));
 }
 
 function notice(text) {

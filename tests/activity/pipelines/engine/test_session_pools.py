@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from penstock.activity.pipelines.engine.queries import URGENT_POOL, USUAL_POOL, pool_of, pool_settings
+from penstock.activity.pipelines.engine.session import URGENT_POOL, USUAL_POOL, pool_of, pool_settings
 from penstock.activity.pipelines.operations import PIPELINE
 
 

@@ -1,0 +1,84 @@
+"""A session that starts in the background: its errors, its workers, its archive."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from tests.timeouts import PATIENCE_S
+
+from penstock.activity.pipelines.engine.queries import Member
+from penstock.activity.pipelines.engine.session import FastSession
+from penstock.activity.pipelines.engine.status import QueryStatus
+from penstock.spark.environment import DRIVER_VARIABLE, VARIABLE
+from penstock.spark.session import NoJava
+
+
+def test_what_keeps_a_session_from_starting_is_raised_where_it_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    for name in (VARIABLE, DRIVER_VARIABLE):
+        monkeypatch.setenv(name, "")
+    session = FastSession("local[1]")
+    session.start()
+    with pytest.raises(NoJava):
+        session.session()
+    session.keep_archive(10_000)
+    session.close()
+
+
+class Endless(Member):
+    """Never ends to start, and never ends its first batch."""
+
+    def start(self) -> None: ...
+
+    def is_starting(self) -> bool:
+        return True
+
+    def stop(self, deadline_s: float) -> None: ...
+
+    def status(self) -> QueryStatus:
+        return QueryStatus(name=self.name)
+
+
+def test_a_run_that_is_stopped_does_not_wait_for_queries_that_start() -> None:
+    stop = threading.Event()
+    waiting = threading.Thread(
+        target=Endless("feed/feed_entries").await_sources, args=(float("inf"), stop), daemon=True
+    )
+    waiting.start()
+    assert waiting.is_alive()
+    stop.set()
+    waiting.join(PATIENCE_S)
+    assert not waiting.is_alive()
+
+
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="it is used on Linux")
+def test_the_workers_of_a_session_are_forks_and_nothing_is_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a process of its own: there is one session in each."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    asks = (
+        "from penstock.activity.pipelines.engine.session import FastSession\n"
+        "session = FastSession('local[1]')\n"
+        "session.start()\n"
+        "spark = session.session()\n"
+        "def line(row):\n"
+        "    import pathlib, os\n"
+        "    return pathlib.Path(f'/proc/{os.getpid()}/cmdline').read_text()\n"
+        "print(spark.sparkContext.parallelize([1], 1).map(line).collect()[0].split(chr(0)))\n"
+        "print(spark.range(3).mapInArrow(lambda batches: batches, 'id long').count())\n"
+        "session.close()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert "'penstock.spark.fork_server'" in done.stdout, done.stderr
+    assert done.stdout.splitlines()[-1] == "3"
+    assert list(tmp_path.glob("penstock-python-*")) == []
+    assert list((tmp_path / "cache" / "penstock" / "java").glob("spark-*")) == []
