@@ -14,7 +14,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Mapping
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -109,6 +109,10 @@ class FastSession:
         self._archive: ClassArchive | None = None
         self._has_tried = False
         self._made: Future[SparkSession] = Future()
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._environment: dict[str, str | None] = {}
+        """What `start` has replaced."""
 
     @property
     def has_forked_workers(self) -> bool:
@@ -116,6 +120,8 @@ class FastSession:
         return self._server is not None
 
     def start(self) -> None:
+        # Not in the thread: `close` must know of it.
+        self._start_server()
         # A daemon: an error elsewhere ends the command without waiting for the JVM.
         threading.Thread(target=self._make, name="penstock-session", daemon=True).start()
 
@@ -136,32 +142,45 @@ class FastSession:
         archive.start_making(str(system.getProperty("java.class.path")))
 
     def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
         if self._console is not None:
             self._console.end()
-        if self._made.done() and self._made.exception() is None:
-            # A signal to the process group has ended Spark too.
-            with contextlib.suppress(Exception):
-                self._made.result().stop()
+        # One that is still being made is stopped by its thread, which nobody waits for.
+        self._made.add_done_callback(_stop)
         if self._archive is not None:
             self._archive.close()
         if self._server is not None:
             self._server.close()
+        for name, value in self._environment.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+    def _start_server(self) -> None:
+        """Workers are forks of one process, unless the user has chosen others."""
+        from penstock.spark.environment import DRIVER_VARIABLE, VARIABLE, runs_own_workers
+
+        if not runs_own_workers(self._master, os.environ):
+            return
+        from penstock.spark.fork_server import ForkServer
+
+        self._server = ForkServer()
+        self._server.start()
+        for name in (VARIABLE, DRIVER_VARIABLE):
+            self._environment[name] = os.environ.get(name)
+            os.environ[name] = self._server.python
 
     def _make(self) -> None:
         try:
-            from penstock.spark.environment import DRIVER_VARIABLE, VARIABLE, runs_own_workers
-
-            has_own_workers = runs_own_workers(self._master, os.environ)
-            if has_own_workers:
-                from penstock.spark.fork_server import ForkServer
-
-                self._server = ForkServer()
-                self._server.start()
-                os.environ[VARIABLE] = os.environ[DRIVER_VARIABLE] = self._server.python
             from penstock.spark.session import ConsoleOutput
 
-            self._console = ConsoleOutput()
-            options = self._archive_options() if has_own_workers else {}
+            options = {} if self._server is None else self._archive_options()
+            with self._lock:
+                if self._is_closed:
+                    raise CancelledError
+                self._console = ConsoleOutput()
             self._made.set_result(pipeline_session(self._master, options, self._console))
         except BaseException as error:  # noqa: BLE001 - raised by `session`
             self._made.set_exception(error)
@@ -181,6 +200,13 @@ class FastSession:
             return {}  # a service without a writable home
         self._archive = archive
         return {_JAVA_OPTIONS: f"{_LOCAL[_JAVA_OPTIONS]} {options}"}
+
+
+def _stop(made: Future[SparkSession]) -> None:
+    if made.exception() is None:
+        # A signal to the process group has ended Spark too.
+        with contextlib.suppress(Exception):
+            made.result().stop()
 
 
 # ---------------------------------------------------------------------------------------------- scheduler pools
