@@ -28,6 +28,7 @@ from penstock.log.partition_log import PartitionLog
 from penstock.log.settings import LogSettings
 from penstock.log.truncation import truncate_fully, truncate_to
 from penstock.testing.simulated_disk import LOSE_UNSYNCED
+from penstock.testing.simulated_faults import GROWING
 from penstock.testing.simulated_files import SimulatedFiles
 
 ALL = [0, 2, 4, 6, 8, 10, 12]
@@ -49,6 +50,35 @@ def test_a_disk_too_full_for_the_epochs_rejects_the_cut_before_anything_is_cut()
     assert (log.log_end_offset, log.epochs.latest_epoch) == (6, 0)
     files.crash(LOSE_UNSYNCED)
     assert reopen(files, clean=False).log.epochs.latest_epoch == 0
+
+
+@pytest.mark.parametrize(("kind", "skip"), [("create", 0), ("create", 1), ("create", 2), ("create", 3), ("write", 0)])
+def test_a_full_disk_rejects_emptying_a_log_before_anything_is_removed(kind: str, skip: int) -> None:
+    files = SimulatedFiles()
+    log = seven(files)
+    put(log, 7, leader_epoch=3)
+    log.flush()
+    before = sorted(files.list_folder(FOLDER))
+    files.operations.fail(kind, errno.ENOSPC, skip=skip)
+    with pytest.raises(DiskFull):
+        truncate_fully(log, 40, NOW_MS)
+    assert (log.failure, log.log_end_offset, log.epochs.latest_epoch) == (None, 16, 3)
+    assert [name for name in sorted(files.list_folder(FOLDER)) if not name.endswith(".tmp")] == before
+    assert base_offsets(log) == [*ALL, 14]
+    truncate_fully(log, 40, NOW_MS)
+    assert (log.failure, log.log_start_offset, log.log_end_offset, log.epochs.entries) == (None, 40, 40, [])
+    put(log, 8, leader_epoch=4)
+    assert base_offsets(log) == [40]
+
+
+def test_a_disk_that_is_full_after_the_first_steps_does_not_keep_a_log_from_being_emptied() -> None:
+    files = SimulatedFiles()
+    log = seven(files)
+    log.flush()
+    for kind in GROWING:
+        files.operations.fail(kind, errno.ENOSPC, skip=5)
+    truncate_fully(log, 40, NOW_MS)
+    assert (log.failure, log.log_start_offset, log.log_end_offset) == (None, 40, 40)
 
 
 @pytest.mark.parametrize("offset", range(15))

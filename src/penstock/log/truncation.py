@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 
 from penstock.log.checkpoints import LEADER_EPOCH_FILE
-from penstock.log.errors import DamagedLog, OffsetOutOfRange
-from penstock.log.partition_folder import segment_files
+from penstock.log.errors import DamagedLog, DiskFull, OffsetOutOfRange
+from penstock.log.partition_folder import CLEANED, segment_files
 from penstock.log.partition_log import PartitionLog
 from penstock.log.producer_state import snapshot_name
 from penstock.log.recovery import LogDamage, load_newest_snapshot, remove_snapshots, replay
@@ -43,7 +43,7 @@ def truncate_to(log: PartitionLog, offset: int, now_ms: int) -> bool:
         active.truncate(active.size if place is None else place.position)
         if active.next_offset < log.log_start_offset:
             # The log start was inside a batch that was cut, or in a gap: everything left is before it.
-            truncate_fully(log, log.log_start_offset, now_ms)
+            _truncate_the_rest(log, now_ms)
             return True
         active.aborted.truncate_to(active.next_offset)
         _apply_truncation(log, now_ms)
@@ -82,7 +82,7 @@ def cut_damage(log: PartitionLog, now_ms: int) -> None:
         active.aborted.truncate_to(active.next_offset)
         log.forget_damage()
         if active.next_offset < log.log_start_offset:
-            truncate_fully(log, log.log_start_offset, now_ms)
+            _truncate_the_rest(log, now_ms)
         else:
             _apply_truncation(log, now_ms)
     except OSError as error:
@@ -104,12 +104,21 @@ def _remove_files_from(log: PartitionLog, base_offset: int) -> None:
 
 
 def truncate_fully(log: PartitionLog, offset: int, now_ms: int) -> None:
-    """Empty the log and start it at `offset`: its leader no longer has what it holds."""
+    """Empty the log and start it at `offset`: its leader no longer has what it holds. DiskFull: nothing was removed."""
     log.require_online()
     if offset < 0:
         raise OffsetOutOfRange(offset, 0, log.log_end_offset)
     if log.damage is not None and log.damage.ends_log and not log.damage.is_reported:
         raise log.damage.error()
+    # All that needs space comes first: a full disk rejects the truncation before anything is removed.
+    spare = Segment(log.files, log.folder, offset, suffix=CLEANED)
+    try:
+        spare.create_files()
+        log.epochs.save_truncated(log.files, f"{log.folder}/{LEADER_EPOCH_FILE}", 0)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            spare.remove()
+        raise log.disk_error(error) from error
     try:
         _remove_files_from(log, log.active.base_offset + 1)
         log.active.remove()
@@ -119,12 +128,24 @@ def truncate_fully(log: PartitionLog, offset: int, now_ms: int) -> None:
         log.forget_damage()
         # Producer state of the old log, open transactions above all, does not apply to the new one.
         remove_snapshots(log.files, log.folder)
+        spare.release()
+        for path in spare.paths:
+            if log.files.exists(path):
+                log.files.rename(path, path.removesuffix(CLEANED))
         fresh = Segment.create(log.files, log.folder, offset, log.settings.index_interval_bytes)
         log.replace_segments(SegmentTable.of([]), fresh)
         log.log_start_offset = offset
         log.epochs.clear()
         _apply_truncation(log, now_ms)
     except OSError as error:
+        raise log.fail(error) from error
+
+
+def _truncate_the_rest(log: PartitionLog, now_ms: int) -> None:
+    """Empty a log whose end was cut already, so that a full disk cannot reject it any more."""
+    try:
+        truncate_fully(log, log.log_start_offset, now_ms)
+    except DiskFull as error:
         raise log.fail(error) from error
 
 
