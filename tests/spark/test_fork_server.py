@@ -119,6 +119,20 @@ def test_when_spark_ends_its_child_the_worker_ends_too(
     daemon.close()
 
 
+def test_workers_get_the_signals_that_the_parent_of_the_server_has_blocked(short_folder: str) -> None:
+    """A part of `penstock activity run` has blocked them."""
+    blocked = ForkServer()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP, signal.SIGTERM})
+    try:
+        blocked.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    try:
+        test_when_spark_ends_its_child_the_worker_ends_too(blocked, short_folder, signal.SIGTERM)
+    finally:
+        blocked.close()
+
+
 def test_what_a_worker_prints_and_its_exit_code_reach_spark(server: ForkServer) -> None:
     # Without the variables of a connection it fails.
     done = subprocess.run(

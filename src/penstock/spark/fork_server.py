@@ -264,6 +264,8 @@ def main(descriptor: int) -> None:
     """Serves the listening socket that this process has inherited."""
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
+    # A part of `penstock activity run` has blocked them, and a worker that is to end must get its SIGTERM.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for name in _PRELOADED:
         # What cannot be imported is reported by the worker that needs it.
         with contextlib.suppress(ImportError):
