@@ -133,6 +133,15 @@ def test_workers_get_the_signals_that_the_parent_of_the_server_has_blocked(short
         blocked.close()
 
 
+def test_a_worker_that_is_killed_is_reported_as_such(server: ForkServer, short_folder: str) -> None:
+    daemon = Daemon(server.python, short_folder)
+    pid, connection = daemon.worker()
+    os.kill(parent_of(pid), signal.SIGKILL)
+    assert daemon.process.wait(PATIENCE_S) == -signal.SIGKILL
+    connection.close()
+    daemon.close()
+
+
 def test_what_a_worker_prints_and_its_exit_code_reach_spark(server: ForkServer) -> None:
     # Without the variables of a connection it fails.
     done = subprocess.run(
