@@ -142,6 +142,20 @@ def test_a_worker_that_is_killed_is_reported_as_such(server: ForkServer, short_f
     daemon.close()
 
 
+def test_a_worker_whose_client_is_gone_before_it_begins_ends_at_once() -> None:
+    asks = (
+        "import socket\nfrom penstock.spark.fork_server import _end_with\n"
+        "ours, theirs = socket.socketpair()\n{}\n_end_with(ours)\nprint('goes on', flush=True)"
+    )
+    said = []
+    for before in ("theirs.close()", ""):
+        done = subprocess.run(
+            [sys.executable, "-c", asks.format(before)], capture_output=True, text=True, timeout=PATIENCE_S
+        )
+        said.append((done.returncode, done.stdout.strip()))
+    assert said == [(1, ""), (0, "goes on")]
+
+
 def test_what_a_worker_prints_and_its_exit_code_reach_spark(server: ForkServer) -> None:
     # Without the variables of a connection it fails.
     done = subprocess.run(

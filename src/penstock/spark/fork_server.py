@@ -236,6 +236,9 @@ def _end_with(connection: socket.socket) -> None:
     if hasattr(fcntl, "F_SETSIG"):
         fcntl.fcntl(connection, fcntl.F_SETSIG, signal.SIGTERM)
     fcntl.fcntl(connection, fcntl.F_SETFL, fcntl.fcntl(connection, fcntl.F_GETFL) | os.O_ASYNC)
+    # The kernel tells only of what happens from now on. Nothing comes after the request but its end.
+    if select.select([connection], [], [], 0)[0]:
+        os._exit(1)
 
 
 def run_worker(arguments: Sequence[str]) -> int:
