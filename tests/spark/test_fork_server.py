@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import socket
@@ -19,7 +20,7 @@ from tests.timeouts import PATIENCE_S, until
 
 from penstock.spark import fork_client
 from penstock.spark.environment import runs_own_workers
-from penstock.spark.fork_server import ForkServer, _request, run_worker
+from penstock.spark.fork_server import _PRELOADED, ForkServer, _request, run_worker
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it is used on Linux")
 
@@ -242,8 +243,8 @@ def test_a_request_that_claims_too_much_is_rejected_before_anything_is_read() ->
 
 
 def test_every_worker_that_is_preloaded_exists() -> None:
-    for name in fork_client.WORKERS:
-        assert __import__("importlib.util").util.find_spec(name) is not None
+    for name in {*fork_client.WORKERS, *_PRELOADED}:
+        assert importlib.util.find_spec(name) is not None, name
 
 
 @pytest.mark.parametrize(
