@@ -214,6 +214,28 @@ def test_the_server_ends_with_its_parent_and_not_by_ctrl_c() -> None:
     assert not Path(python).parent.exists()
 
 
+def test_its_files_do_not_look_forgotten_however_long_it_runs(short_folder: str) -> None:
+    script = Path(short_folder, "python")
+    script.touch()
+    asks = (
+        "import sys\nfrom penstock.spark import fork_server\n"
+        "fork_server._PRELOADED, fork_server._TOUCH_EVERY_S = (), 0.01\nfork_server.main(int(sys.argv[1]))\n"
+    )
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(Path(short_folder, "socket")))
+        listener.listen()
+        every = (script, Path(short_folder, "socket"), Path(short_folder))
+        for each in every:
+            os.utime(each, (0, 0))
+        running = subprocess.Popen(
+            [sys.executable, "-c", asks, str(listener.fileno())], stdin=subprocess.PIPE, pass_fds=[listener.fileno()]
+        )
+    until(lambda: all(each.stat().st_mtime > 0 for each in every), "they are touched")
+    running.communicate()
+    assert running.returncode == 0
+    os.mkdir(short_folder)  # it has removed it
+
+
 def status_of(pid: int) -> dict[str, str]:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}

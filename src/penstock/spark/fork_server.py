@@ -32,6 +32,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 import types
 import warnings
@@ -55,6 +56,8 @@ _BACKLOG: Final = 64
 _REQUEST_TIMEOUT_S: Final = 5.0
 _REQUEST_MAX_BYTES: Final = 1 << 20
 _CLOSE_S: Final = 2.0
+# systemd-tmpfiles removes what nobody has touched for ten days.
+_TOUCH_EVERY_S: Final = 3600.0
 _STARTED: Final = b"\x01"
 # Spark demands the same hash of a text in all of its workers.
 _HASH_SEED: Final = "PYTHONHASHSEED"
@@ -120,8 +123,9 @@ class ForkServer:
 class _Server:
     """Forks a worker for each connection, and reports its exit code there."""
 
-    def __init__(self, listener: socket.socket) -> None:
+    def __init__(self, listener: socket.socket, folder: Path) -> None:
         self._listener = listener
+        self._folder = folder
         self._connections: dict[int, socket.socket] = {}
         self._woken, self._wakes = os.pipe()
         os.set_blocking(self._wakes, False)
@@ -134,8 +138,12 @@ class _Server:
         poll = select.poll()
         for descriptor in (0, self._listener.fileno(), self._woken):
             poll.register(descriptor, select.POLLIN)
+        touched_s = time.monotonic()
         while True:
-            ready = dict(poll.poll())
+            ready = dict(poll.poll(_TOUCH_EVERY_S * 1000))
+            if time.monotonic() - touched_s >= _TOUCH_EVERY_S:
+                touched_s = time.monotonic()
+                self._touch()
             if self._woken in ready:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._woken, 4096)
@@ -145,6 +153,12 @@ class _Server:
             if self._listener.fileno() in ready:
                 connection, _ = self._listener.accept()
                 self._answer(connection)
+
+    def _touch(self) -> None:
+        """Keeps the files from being removed as forgotten ones."""
+        for each in (self._folder, *self._folder.iterdir()):
+            with contextlib.suppress(OSError):
+                os.utime(each)
 
     def _answer(self, connection: socket.socket) -> None:
         try:
@@ -279,7 +293,7 @@ def main(descriptor: int) -> None:
     gc.freeze()
     listener = socket.socket(fileno=descriptor)
     folder = Path(listener.getsockname()).parent
-    _Server(listener).serve()
+    _Server(listener, folder).serve()
     # A parent that was killed could not do it.
     shutil.rmtree(folder, ignore_errors=True)
 
