@@ -18,6 +18,7 @@ The server has no threads that could hold a lock in a fork. It ends when its sta
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import gc
 import importlib
@@ -88,13 +89,18 @@ class ForkServer:
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Returns at once. Workers that are started meanwhile wait until the server has imported its modules."""
+        """Returns at once. Workers that are started meanwhile wait until the server has imported its modules.
+
+        Raises OSError where it cannot be used: the path of the socket is too long, or nothing in the folder can run.
+        """
         path = str(self._folder / "socket")
         client = str(Path(fork_client.__file__).resolve())
         words = {"python": sys.executable, "client": client, "socket": path}
         script = self._folder / "python"
         script.write_text(_SCRIPT.format(**{name: shlex.quote(word) for name, word in words.items()}))
         script.chmod(0o700)
+        if not os.access(script, os.X_OK):
+            raise PermissionError(errno.EACCES, "programs in this folder cannot be run", str(self._folder))
         with socket.socket(socket.AF_UNIX) as listener:
             # Bound here: a worker that Spark starts at once finds it.
             listener.bind(path)

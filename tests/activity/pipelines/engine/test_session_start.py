@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -28,6 +30,29 @@ def test_what_keeps_a_session_from_starting_is_raised_where_it_is_needed(
     with pytest.raises(NoJava):
         session.session()
     session.keep_archive(10_000)
+    session.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it is used on Linux")
+@pytest.mark.parametrize("what", ["a long path", "no programs"])
+def test_without_forks_a_session_starts_as_usual(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    folder = tmp_path / ("temporary" * 12 if what == "a long path" else "t")
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    if what == "no programs":  # as in a file system that is mounted with noexec
+        monkeypatch.setattr(os, "access", lambda path, mode: False)
+    monkeypatch.setattr(FastSession, "_make", lambda self: None)
+    for name in (VARIABLE, DRIVER_VARIABLE):
+        monkeypatch.setenv(name, "")
+    session = FastSession("local[1]")
+    session.start()
+    assert not session.has_forked_workers
+    assert [os.environ[name] for name in (VARIABLE, DRIVER_VARIABLE)] == ["", ""]
+    assert list(folder.iterdir()) == []
+    (line,) = caplog.messages
+    assert ("path too long" if what == "a long path" else "cannot be run") in line
     session.close()
 
 

@@ -10,6 +10,7 @@ thread, while the caller imports what it needs. Nothing here imports Arrow, Delt
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import tempfile
 import threading
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from penstock.spark.class_archive import ClassArchive
     from penstock.spark.fork_server import ForkServer
     from penstock.spark.session import ConsoleOutput
+
+_log = logging.getLogger(__name__)
 
 POOL_PROPERTY: Final = "spark.scheduler.pool"
 URGENT_POOL: Final = "urgent"
@@ -166,11 +169,20 @@ class FastSession:
             return
         from penstock.spark.fork_server import ForkServer
 
-        self._server = ForkServer()
-        self._server.start()
+        try:
+            server = ForkServer()
+            try:
+                server.start()
+            except BaseException:
+                server.close()
+                raise
+        except OSError as error:
+            _log.warning("Spark starts a Python for each worker, and not forks: error=%s", error)
+            return
+        self._server = server
         for name in (VARIABLE, DRIVER_VARIABLE):
             self._environment[name] = os.environ.get(name)
-            os.environ[name] = self._server.python
+            os.environ[name] = server.python
 
     def _make(self) -> None:
         try:
