@@ -78,6 +78,35 @@ def test_what_fails_or_is_stopped_leaves_no_archive(tmp_path: Path, jars: Path) 
         assert list((tmp_path / "cache").iterdir()) == []
 
 
+def test_an_archive_that_cannot_be_put_in_its_place_is_removed(tmp_path: Path, jars: Path) -> None:
+    archive = ClassArchive(tmp_path / "cache", java(tmp_path, SUCCEEDS), jars)
+    classes_of(archive.java_options()).write_text("a\n" * 9_000)
+    assert archive.start_making("x")
+    until(lambda: archive._process is not None and archive._process.poll() == 0, "it is complete")
+    archive.path.mkdir()
+    with pytest.raises(OSError, match=r"[Dd]irectory"):
+        archive.finish()
+    archive.close()
+    assert list((tmp_path / "cache").iterdir()) == [archive.path]
+
+
+def test_a_jvm_that_cannot_be_ended_does_not_keep_the_rest_from_ending(
+    tmp_path: Path, jars: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = ClassArchive(tmp_path / "cache", java(tmp_path, "#!/bin/sh\nexec sleep 600\n"), jars)
+    classes_of(archive.java_options()).write_text("a\n" * 9_000)
+    assert archive.start_making("x")
+    process = archive._process
+    assert process is not None
+    with monkeypatch.context() as patched:
+        patched.setattr(process, "kill", lambda: None)
+        patched.setattr(class_archive, "_STOP_S", 0.01)
+        archive.close()
+    process.kill()
+    process.wait()
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
 def test_a_jvm_that_has_loaded_little_is_no_model(tmp_path: Path, jars: Path) -> None:
     archive = ClassArchive(tmp_path / "cache", java(tmp_path, SUCCEEDS), jars)
     listed = classes_of(archive.java_options())

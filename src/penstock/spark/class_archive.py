@@ -85,11 +85,13 @@ class ClassArchive:
 
     def close(self) -> None:
         """Ends what is being made, and removes what is not complete."""
-        self.finish()
+        with contextlib.suppress(OSError):
+            self.finish()
         process, self._process = self._process, None
         if process is not None and process.poll() is None:
             process.kill()
-            process.wait(_STOP_S)
+            with contextlib.suppress(subprocess.TimeoutExpired):  # in a read of a disk that does not answer
+                process.wait(_STOP_S)
         for suffix in _UNFINISHED:
             each = self._classes.with_suffix(suffix)
             with contextlib.suppress(OSError):

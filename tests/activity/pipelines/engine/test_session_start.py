@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
 import tempfile
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from py4j.protocol import Py4JError
 from tests.timeouts import PATIENCE_S
 
 from penstock.activity.pipelines.engine.queries import Member
@@ -54,6 +58,42 @@ def test_without_forks_a_session_starts_as_usual(
     (line,) = caplog.messages
     assert ("path too long" if what == "a long path" else "cannot be run") in line
     session.close()
+
+
+class FullDisk:
+    """An archive that cannot be written."""
+
+    exists = False
+
+    def __init__(self) -> None:
+        self.tries = 0
+
+    def start_making(self, class_path: str) -> bool:
+        self.tries += 1
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("error", [None, Py4JError("the JVM is gone")])
+def test_an_archive_that_cannot_be_made_does_not_end_the_run_and_is_reported_once(
+    caplog: pytest.LogCaptureFixture, error: Exception | None
+) -> None:
+    class Jvm:
+        @property
+        def java(self) -> Any:
+            if error is not None:
+                raise error
+            return SimpleNamespace(lang=SimpleNamespace(System=SimpleNamespace(getProperty=lambda name: "a.jar")))
+
+    session, disk = FastSession("local[1]"), FullDisk()
+    session._made.set_result(cast("Any", SimpleNamespace(_jvm=Jvm())))
+    session._archive = cast("Any", disk)
+    session.keep_archive(1.0)
+    assert caplog.messages == [], "it is too early"
+    for _ in range(3):
+        session.keep_archive(10_000)
+    (line,) = caplog.messages
+    assert ("No space left" if error is None else "the JVM is gone") in line
+    assert disk.tries == (error is None)
 
 
 class Endless(Member):

@@ -110,7 +110,7 @@ class FastSession:
         self._console: ConsoleOutput | None = None
         self._server: ForkServer | None = None
         self._archive: ClassArchive | None = None
-        self._has_tried = False
+        self._has_tried = self._has_failed = False
         self._made: Future[SparkSession] = Future()
         self._lock = threading.Lock()
         self._is_closed = False
@@ -135,14 +135,18 @@ class FastSession:
     def keep_archive(self, running_s: float) -> None:
         """Makes the archive of Java's classes for later starts, if there is none, once the run has settled."""
         archive = self._archive
-        if archive is None or archive.exists or running_s < _ARCHIVE_AFTER_S:
+        if archive is None or self._has_failed or archive.exists or running_s < _ARCHIVE_AFTER_S:
             return
-        if self._has_tried:
-            archive.finish()
-            return
-        self._has_tried = True
-        system = self.session()._jvm.java.lang.System  # type: ignore[union-attr]
-        archive.start_making(str(system.getProperty("java.class.path")))
+        try:
+            if self._has_tried:
+                archive.finish()
+                return
+            self._has_tried = True
+            system = self.session()._jvm.java.lang.System  # type: ignore[union-attr]
+            archive.start_making(str(system.getProperty("java.class.path")))
+        except Exception as error:  # noqa: BLE001 - a run does not end for what only later starts need
+            self._has_failed = True
+            _log.warning("no archive of Java's classes is made: error=%s", error)
 
     def close(self) -> None:
         with self._lock:
