@@ -144,6 +144,14 @@ def test_files_of_killed_processes_are_removed_but_not_those_of_living_ones(tmp_
     assert {each.name for each in folder.iterdir()} == {f"spark-abc.{os.getppid()}.classes", "other.file.txt"}
 
 
+@pytest.mark.parametrize(
+    ("folder", "can"),
+    [("/home/a/.cache", True), ("/home/a b", False), ("/home/a\tb", False), ("/home/o'b", False), ("/a\\b", False)],
+)
+def test_a_folder_that_spark_would_split_is_in_no_option(folder: str, can: bool) -> None:
+    assert class_archive.can_be_in_options(Path(folder)) is can
+
+
 def test_java_and_folder_are_those_of_the_environment(tmp_path: Path) -> None:
     assert java_command({"JAVA_HOME": "/opt/jdk", "PATH": ""}) == Path("/opt/jdk/bin/java")
     command = java(tmp_path, SUCCEEDS)

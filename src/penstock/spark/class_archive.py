@@ -121,6 +121,11 @@ def archive_folder(environment: Mapping[str, str]) -> Path:
     return Path(cache, "penstock", "java")
 
 
+def can_be_in_options(folder: Path) -> bool:
+    """Whether an option may name it: Spark splits options as a shell does."""
+    return not any(letter.isspace() or letter in "'\"\\" for letter in str(folder))
+
+
 def java_command(environment: Mapping[str, str]) -> Path | None:
     """The java that Spark's scripts run."""
     home = environment.get("JAVA_HOME")

@@ -60,6 +60,19 @@ def test_without_forks_a_session_starts_as_usual(
     session.close()
 
 
+@pytest.mark.parametrize(("name", "has_options"), [("cache", True), ("my cache", False)])
+def test_a_cache_whose_path_has_a_space_gets_no_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, has_options: bool
+) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.touch()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
+    monkeypatch.setattr("penstock.spark.session.prepare", lambda environment: None)
+    assert bool(FastSession("local[1]")._archive_options()) is has_options
+
+
 class FullDisk:
     """An archive that cannot be written."""
 

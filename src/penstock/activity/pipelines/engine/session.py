@@ -202,14 +202,15 @@ class FastSession:
             self._made.set_exception(error)
 
     def _archive_options(self) -> dict[str, str]:
-        from penstock.spark.class_archive import ClassArchive, archive_folder, java_command
+        from penstock.spark.class_archive import ClassArchive, archive_folder, can_be_in_options, java_command
         from penstock.spark.session import prepare, spark_home
 
         prepare(os.environ)  # sets JAVA_HOME where it is needed
         java = java_command(os.environ)
-        if java is None:
+        folder = archive_folder(os.environ)
+        if java is None or not can_be_in_options(folder):
             return {}
-        archive = ClassArchive(archive_folder(os.environ), java, spark_home() / "jars")
+        archive = ClassArchive(folder, java, spark_home() / "jars")
         try:
             options = archive.java_options()
         except OSError:
