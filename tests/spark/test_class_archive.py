@@ -84,8 +84,6 @@ def test_an_archive_that_cannot_be_put_in_its_place_is_removed(tmp_path: Path, j
     assert archive.start_making("x")
     until(lambda: archive._process is not None and archive._process.poll() == 0, "it is complete")
     archive.path.mkdir()
-    with pytest.raises(OSError, match=r"[Dd]irectory"):
-        archive.finish()
     archive.close()
     assert list((tmp_path / "cache").iterdir()) == [archive.path]
 
