@@ -1,4 +1,4 @@
-"""How the parts of a run start: two at once, in turn or not, until the run is stopped."""
+"""How the parts of a run start: two at once, in turn or not, until one fails or the run is stopped."""
 
 from __future__ import annotations
 
@@ -137,6 +137,26 @@ def test_a_run_that_is_stopped_starts_no_further_query(runs: Callable[..., Start
     started.thread.join(PATIENCE_S)
     assert not started.thread.is_alive()
     assert started.asked == {"first", "second"}
+
+
+def test_an_error_ends_the_start_of_the_others(runs: Callable[..., Started]) -> None:
+    started = runs(in_turn=True)
+    first, second, *_ = started.members.values()
+    may_fail = threading.Event()
+
+    def fail() -> None:
+        assert may_fail.wait(PATIENCE_S)
+        raise PipelineError("the table is gone")
+
+    second.starts = fail
+    started.thread.start()
+    until(lambda: first.looks > 0 and second.is_asked.is_set(), "two are starting")
+    may_fail.set()
+    started.thread.join(PATIENCE_S)
+    assert not started.thread.is_alive(), "the first batch of the first one never comes"
+    assert "the table is gone" in str(started.error)
+    assert started.asked == {"first", "second"}
+    assert {one.state for one in started.run.status()} == {"failed"}
 
 
 @pytest.mark.parametrize(
