@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -23,6 +25,11 @@ from penstock.activity.pipelines.errors import PipelineError
 from penstock.activity.pipelines.operations import PIPELINE
 
 NAMES = ("first", "second", "third", "fourth")
+
+
+def is_main_thread_waiting() -> bool:
+    frame = sys._current_frames()[threading.main_thread().ident or 0]
+    return frame.f_code.co_name == "wait" and frame.f_code.co_filename == threading.__file__
 
 
 class HandMade(Member):
@@ -157,6 +164,33 @@ def test_an_error_ends_the_start_of_the_others(runs: Callable[..., Started]) -> 
     assert "the table is gone" in str(started.error)
     assert started.asked == {"first", "second"}
     assert {one.state for one in started.run.status()} == {"failed"}
+
+
+def test_a_signal_that_another_thread_gets_stops_a_run_whose_query_is_starting(runs: Callable[..., Started]) -> None:
+    """As in a part of `penstock activity run`: its handler runs when the main thread next looks."""
+    started = runs(in_turn=False)
+    first = started.members["first"]
+    is_handled = threading.Event()
+    was_handled: list[bool] = []
+    first.starts = lambda: was_handled.append(is_handled.wait(PATIENCE_S))
+
+    def handle(*_: object) -> None:
+        started.run.request_stop()
+        is_handled.set()
+
+    def raise_signal() -> None:
+        until(lambda: started.asked == {*NAMES} and is_main_thread_waiting(), "only the first one is still starting")
+        signal.raise_signal(signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        raising = threading.Thread(target=raise_signal, daemon=True)
+        raising.start()
+        started.run.start()
+        raising.join(PATIENCE_S)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert was_handled == [True]
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,8 @@ class PipelinesRun:
         try:
             left = {pool.submit(self._start_one, *each) for each in every}
             while left:
-                done, left = wait(left, return_when=FIRST_EXCEPTION)
+                # With a time-out: a handler of a signal that another thread got runs only between two waits.
+                done, left = wait(left, timeout=_LOOK_S, return_when=FIRST_EXCEPTION)
                 for started in done:
                     started.result()
         except BaseException:
