@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from concurrent.futures import CancelledError
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -107,6 +108,67 @@ def test_an_archive_that_cannot_be_made_does_not_end_the_run_and_is_reported_onc
     (line,) = caplog.messages
     assert ("No space left" if error is None else "the JVM is gone") in line
     assert disk.tries == (error is None)
+
+
+@pytest.fixture
+def started_python(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The value of the variables that name Spark's Python."""
+    for name in (VARIABLE, DRIVER_VARIABLE):
+        monkeypatch.setenv(name, sys.executable)
+    return sys.executable
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it is used on Linux")
+def test_a_session_that_is_closed_while_its_jvm_starts_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch, started_python: str
+) -> None:
+    is_starting, may_continue, is_stopped = threading.Event(), threading.Event(), threading.Event()
+
+    def start_jvm(*_: object) -> Any:
+        is_starting.set()
+        assert may_continue.wait(PATIENCE_S)
+        return SimpleNamespace(stop=is_stopped.set)
+
+    monkeypatch.setattr("penstock.activity.pipelines.engine.session.pipeline_session", start_jvm)
+    monkeypatch.setattr(FastSession, "_archive_options", lambda self: {})
+    session = FastSession("local[1]")
+    session.start()
+    server = session._server
+    assert server is not None
+    process = server._process
+    assert process is not None
+    assert [os.environ[name] for name in (VARIABLE, DRIVER_VARIABLE)] == [server.python] * 2
+    assert is_starting.wait(PATIENCE_S)
+    session.close()
+    assert process.returncode is not None
+    assert not Path(server.python).parent.exists()
+    assert [os.environ[name] for name in (VARIABLE, DRIVER_VARIABLE)] == [started_python] * 2
+    assert not is_stopped.is_set(), "nobody waits for the JVM"
+    may_continue.set()
+    assert is_stopped.wait(PATIENCE_S)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it is used on Linux")
+@pytest.mark.usefixtures("started_python")
+def test_a_session_that_is_closed_before_its_jvm_starts_starts_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_closed = threading.Event()
+    started: list[object] = []
+
+    def options(session: FastSession) -> dict[str, str]:
+        assert is_closed.wait(PATIENCE_S)
+        return {}
+
+    monkeypatch.setattr(FastSession, "_archive_options", options)
+    monkeypatch.setattr(
+        "penstock.activity.pipelines.engine.session.pipeline_session", lambda *given: started.append(given)
+    )
+    session = FastSession("local[1]")
+    session.start()
+    session.close()
+    is_closed.set()
+    with pytest.raises(CancelledError):
+        session.session()
+    assert not started
 
 
 class Endless(Member):
