@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from tests.timeouts import PATIENCE_S
 
 from penstock.activity.pipelines.engine.queries import Member
