@@ -78,6 +78,33 @@ def test_what_fails_or_is_stopped_leaves_no_archive(tmp_path: Path, jars: Path) 
         assert list((tmp_path / "cache").iterdir()) == []
 
 
+def test_an_archive_that_cannot_be_put_in_its_place_is_removed(tmp_path: Path, jars: Path) -> None:
+    archive = ClassArchive(tmp_path / "cache", java(tmp_path, SUCCEEDS), jars)
+    classes_of(archive.java_options()).write_text("a\n" * 9_000)
+    assert archive.start_making("x")
+    until(lambda: archive._process is not None and archive._process.poll() == 0, "it is complete")
+    archive.path.mkdir()
+    archive.close()
+    assert list((tmp_path / "cache").iterdir()) == [archive.path]
+
+
+def test_a_jvm_that_cannot_be_ended_does_not_keep_the_rest_from_ending(
+    tmp_path: Path, jars: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = ClassArchive(tmp_path / "cache", java(tmp_path, "#!/bin/sh\nexec sleep 600\n"), jars)
+    classes_of(archive.java_options()).write_text("a\n" * 9_000)
+    assert archive.start_making("x")
+    process = archive._process
+    assert process is not None
+    with monkeypatch.context() as patched:
+        patched.setattr(process, "kill", lambda: None)
+        patched.setattr(class_archive, "_STOP_S", 0.01)
+        archive.close()
+    process.kill()
+    process.wait()
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
 def test_a_jvm_that_has_loaded_little_is_no_model(tmp_path: Path, jars: Path) -> None:
     archive = ClassArchive(tmp_path / "cache", java(tmp_path, SUCCEEDS), jars)
     listed = classes_of(archive.java_options())
@@ -113,6 +140,14 @@ def test_files_of_killed_processes_are_removed_but_not_those_of_living_ones(tmp_
     (folder / "other.file.txt").touch()
     ClassArchive(folder, java(tmp_path, SUCCEEDS), jars).java_options()
     assert {each.name for each in folder.iterdir()} == {f"spark-abc.{os.getppid()}.classes", "other.file.txt"}
+
+
+@pytest.mark.parametrize(
+    ("folder", "can"),
+    [("/home/a/.cache", True), ("/home/a b", False), ("/home/a\tb", False), ("/home/o'b", False), ("/a\\b", False)],
+)
+def test_a_folder_that_spark_would_split_is_in_no_option(folder: str, can: bool) -> None:
+    assert class_archive.can_be_in_options(Path(folder)) is can
 
 
 def test_java_and_folder_are_those_of_the_environment(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import socket
@@ -19,7 +20,7 @@ from tests.timeouts import PATIENCE_S, until
 
 from penstock.spark import fork_client
 from penstock.spark.environment import runs_own_workers
-from penstock.spark.fork_server import ForkServer, _request, run_worker
+from penstock.spark.fork_server import _PRELOADED, ForkServer, _request, run_worker
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it is used on Linux")
 
@@ -47,7 +48,6 @@ class Daemon:
             **os.environ,
             "PYTHON_UNIX_DOMAIN_ENABLED": "true",
             "PYTHON_WORKER_FACTORY_SOCK_DIR": folder,
-            "ONLY_THIS_WORKER": folder,
         }
         self.process = subprocess.Popen(
             [python, "-m", "pyspark.daemon", "pyspark.worker"], env=environment,
@@ -94,7 +94,7 @@ def test_a_daemon_and_its_workers_are_forks_with_their_own_environment(server: F
     daemon_pid = parent_of(pid)
     assert daemon_pid != daemon.process.pid, "Spark's child only passes on"
     assert parent_of(daemon_pid) == server.pid
-    assert "pyspark.worker" not in os.environ.get("ONLY_THIS_WORKER", "")
+    assert daemon.address.startswith(short_folder), "a variable of this daemon, not of the server"
     with connection:
         # Nothing more comes from Spark: the worker ends as a real one does.
         connection.shutdown(socket.SHUT_WR)
@@ -117,6 +117,43 @@ def test_when_spark_ends_its_child_the_worker_ends_too(
     until(lambda: not is_there(daemon_pid), "the daemon ends")
     connection.close()
     daemon.close()
+
+
+def test_workers_get_the_signals_that_the_parent_of_the_server_has_blocked(short_folder: str) -> None:
+    """A part of `penstock activity run` has blocked them."""
+    blocked = ForkServer()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP, signal.SIGTERM})
+    try:
+        blocked.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    try:
+        test_when_spark_ends_its_child_the_worker_ends_too(blocked, short_folder, signal.SIGTERM)
+    finally:
+        blocked.close()
+
+
+def test_a_worker_that_is_killed_is_reported_as_such(server: ForkServer, short_folder: str) -> None:
+    daemon = Daemon(server.python, short_folder)
+    pid, connection = daemon.worker()
+    os.kill(parent_of(pid), signal.SIGKILL)
+    assert daemon.process.wait(PATIENCE_S) == -signal.SIGKILL
+    connection.close()
+    daemon.close()
+
+
+def test_a_worker_whose_client_is_gone_before_it_begins_ends_at_once() -> None:
+    asks = (
+        "import socket\nfrom penstock.spark.fork_server import _end_with\n"
+        "ours, theirs = socket.socketpair()\n{}\n_end_with(ours)\nprint('goes on', flush=True)"
+    )
+    said = []
+    for before in ("theirs.close()", ""):
+        done = subprocess.run(
+            [sys.executable, "-c", asks.format(before)], capture_output=True, text=True, timeout=PATIENCE_S
+        )
+        said.append((done.returncode, done.stdout.strip()))
+    assert said == [(1, ""), (0, "goes on")]
 
 
 def test_what_a_worker_prints_and_its_exit_code_reach_spark(server: ForkServer) -> None:
@@ -177,6 +214,28 @@ def test_the_server_ends_with_its_parent_and_not_by_ctrl_c() -> None:
     assert not Path(python).parent.exists()
 
 
+def test_its_files_do_not_look_forgotten_however_long_it_runs(short_folder: str) -> None:
+    script = Path(short_folder, "python")
+    script.touch()
+    asks = (
+        "import sys\nfrom penstock.spark import fork_server\n"
+        "fork_server._PRELOADED, fork_server._TOUCH_EVERY_S = (), 0.01\nfork_server.main(int(sys.argv[1]))\n"
+    )
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(Path(short_folder, "socket")))
+        listener.listen()
+        every = (script, Path(short_folder, "socket"), Path(short_folder))
+        for each in every:
+            os.utime(each, (0, 0))
+        running = subprocess.Popen(
+            [sys.executable, "-c", asks, str(listener.fileno())], stdin=subprocess.PIPE, pass_fds=[listener.fileno()]
+        )
+    until(lambda: all(each.stat().st_mtime > 0 for each in every), "they are touched")
+    running.communicate()
+    assert running.returncode == 0
+    os.mkdir(short_folder)  # it has removed it
+
+
 def status_of(pid: int) -> dict[str, str]:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
@@ -206,8 +265,8 @@ def test_a_request_that_claims_too_much_is_rejected_before_anything_is_read() ->
 
 
 def test_every_worker_that_is_preloaded_exists() -> None:
-    for name in fork_client.WORKERS:
-        assert __import__("importlib.util").util.find_spec(name) is not None
+    for name in {*fork_client.WORKERS, *_PRELOADED}:
+        assert importlib.util.find_spec(name) is not None, name
 
 
 @pytest.mark.parametrize(

@@ -85,11 +85,13 @@ class ClassArchive:
 
     def close(self) -> None:
         """Ends what is being made, and removes what is not complete."""
-        self.finish()
+        with contextlib.suppress(OSError):
+            self.finish()
         process, self._process = self._process, None
         if process is not None and process.poll() is None:
             process.kill()
-            process.wait(_STOP_S)
+            with contextlib.suppress(subprocess.TimeoutExpired):  # in a read of a disk that does not answer
+                process.wait(_STOP_S)
         for suffix in _UNFINISHED:
             each = self._classes.with_suffix(suffix)
             with contextlib.suppress(OSError):
@@ -117,6 +119,11 @@ def archive_folder(environment: Mapping[str, str]) -> Path:
     """Where this user's archives are."""
     cache = environment.get("XDG_CACHE_HOME") or str(Path(environment.get("HOME") or Path.home(), ".cache"))
     return Path(cache, "penstock", "java")
+
+
+def can_be_in_options(folder: Path) -> bool:
+    """Whether an option may name it: Spark splits options as a shell does."""
+    return not any(letter.isspace() or letter in "'\"\\" for letter in str(folder))
 
 
 def java_command(environment: Mapping[str, str]) -> Path | None:

@@ -6,6 +6,7 @@ exits as that worker does. If there is no server, and for anything but a worker,
 It runs with `python -IS` and imports only what starts in milliseconds: nothing of Penstock.
 """
 
+import contextlib
 import marshal
 import os
 import signal
@@ -53,7 +54,8 @@ def _forked(path: str, arguments: list[str]) -> int | None:
 
 def _exit(code: int) -> None:
     if code < 0:
-        signal.signal(-code, signal.SIG_DFL)
+        with contextlib.suppress(OSError):  # SIGKILL has no handler to replace
+            signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     os._exit(code & 0xFF)
 

@@ -18,6 +18,7 @@ The server has no threads that could hold a lock in a fork. It ends when its sta
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import gc
 import importlib
@@ -32,6 +33,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 import types
 import warnings
@@ -55,6 +57,8 @@ _BACKLOG: Final = 64
 _REQUEST_TIMEOUT_S: Final = 5.0
 _REQUEST_MAX_BYTES: Final = 1 << 20
 _CLOSE_S: Final = 2.0
+# systemd-tmpfiles removes what nobody has touched for ten days.
+_TOUCH_EVERY_S: Final = 3600.0
 _STARTED: Final = b"\x01"
 # Spark demands the same hash of a text in all of its workers.
 _HASH_SEED: Final = "PYTHONHASHSEED"
@@ -85,13 +89,18 @@ class ForkServer:
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Returns at once. Workers that are started meanwhile wait until the server has imported its modules."""
+        """Returns at once. Workers that are started meanwhile wait until the server has imported its modules.
+
+        Raises OSError where it cannot be used: the path of the socket is too long, or nothing in the folder can run.
+        """
         path = str(self._folder / "socket")
         client = str(Path(fork_client.__file__).resolve())
         words = {"python": sys.executable, "client": client, "socket": path}
         script = self._folder / "python"
         script.write_text(_SCRIPT.format(**{name: shlex.quote(word) for name, word in words.items()}))
         script.chmod(0o700)
+        if not os.access(script, os.X_OK):
+            raise PermissionError(errno.EACCES, "programs in this folder cannot be run", str(self._folder))
         with socket.socket(socket.AF_UNIX) as listener:
             # Bound here: a worker that Spark starts at once finds it.
             listener.bind(path)
@@ -120,8 +129,9 @@ class ForkServer:
 class _Server:
     """Forks a worker for each connection, and reports its exit code there."""
 
-    def __init__(self, listener: socket.socket) -> None:
+    def __init__(self, listener: socket.socket, folder: Path) -> None:
         self._listener = listener
+        self._folder = folder
         self._connections: dict[int, socket.socket] = {}
         self._woken, self._wakes = os.pipe()
         os.set_blocking(self._wakes, False)
@@ -134,8 +144,12 @@ class _Server:
         poll = select.poll()
         for descriptor in (0, self._listener.fileno(), self._woken):
             poll.register(descriptor, select.POLLIN)
+        touched_s = time.monotonic()
         while True:
-            ready = dict(poll.poll())
+            ready = dict(poll.poll(_TOUCH_EVERY_S * 1000))
+            if time.monotonic() - touched_s >= _TOUCH_EVERY_S:
+                touched_s = time.monotonic()
+                self._touch()
             if self._woken in ready:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._woken, 4096)
@@ -145,6 +159,12 @@ class _Server:
             if self._listener.fileno() in ready:
                 connection, _ = self._listener.accept()
                 self._answer(connection)
+
+    def _touch(self) -> None:
+        """Keeps the files from being removed as forgotten ones."""
+        for each in (self._folder, *self._folder.iterdir()):
+            with contextlib.suppress(OSError):
+                os.utime(each)
 
     def _answer(self, connection: socket.socket) -> None:
         try:
@@ -236,6 +256,9 @@ def _end_with(connection: socket.socket) -> None:
     if hasattr(fcntl, "F_SETSIG"):
         fcntl.fcntl(connection, fcntl.F_SETSIG, signal.SIGTERM)
     fcntl.fcntl(connection, fcntl.F_SETFL, fcntl.fcntl(connection, fcntl.F_GETFL) | os.O_ASYNC)
+    # The kernel tells only of what happens from now on. Nothing comes after the request but its end.
+    if select.select([connection], [], [], 0)[0]:
+        os._exit(1)
 
 
 def run_worker(arguments: Sequence[str]) -> int:
@@ -264,6 +287,8 @@ def main(descriptor: int) -> None:
     """Serves the listening socket that this process has inherited."""
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
+    # A part of `penstock activity run` has blocked them, and a worker that is to end must get its SIGTERM.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for name in _PRELOADED:
         # What cannot be imported is reported by the worker that needs it.
         with contextlib.suppress(ImportError):
@@ -274,7 +299,7 @@ def main(descriptor: int) -> None:
     gc.freeze()
     listener = socket.socket(fileno=descriptor)
     folder = Path(listener.getsockname()).parent
-    _Server(listener).serve()
+    _Server(listener, folder).serve()
     # A parent that was killed could not do it.
     shutil.rmtree(folder, ignore_errors=True)
 

@@ -4,14 +4,52 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import threading
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
 from pathlib import Path
 
 import pytest
 from tests.cli.commands import Shell
-from tests.timeouts import until
+from tests.timeouts import PATIENCE_S, until
 
+from penstock.activity.pipelines.engine import session
 from penstock.activity.pipelines.engine.status import PipelineFolder, PipelineStatus, QueryStatus
+from penstock.spark.environment import DRIVER_VARIABLE, VARIABLE
+from penstock.spark.fork_server import ForkServer
+from penstock.spark.session import prepare
+
+
+@pytest.fixture(autouse=True)
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A command that ends early leaves no process, no thread and no variable behind.
+
+    No JVM starts: it would live as long as this process, with the variables of one test.
+    """
+    processes: list[subprocess.Popen[bytes]] = []
+    original = ForkServer.start
+
+    def start(server: ForkServer) -> None:
+        original(server)
+        assert server._process is not None
+        processes.append(server._process)
+
+    def pipeline_session(*_: object) -> None:
+        prepare(dict(os.environ))
+        raise CancelledError
+
+    monkeypatch.setattr(ForkServer, "start", start)
+    monkeypatch.setattr(session, "pipeline_session", pipeline_session)
+    for name in (VARIABLE, DRIVER_VARIABLE):
+        monkeypatch.setenv(name, "")
+    yield
+    assert [os.environ[name] for name in (VARIABLE, DRIVER_VARIABLE)] == ["", ""]
+    assert all(process.returncode is not None for process in processes)
+    for thread in threading.enumerate():
+        if thread.name == "penstock-session":
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
 
 
 def test_list_names_what_pipelines_read_and_make(shell: Shell) -> None:

@@ -28,13 +28,19 @@ asked = {name: pool.bytes_allocated() for name, pool in begins.items()}
 held = pyarrow.table({"k": ["a"] * 1000}).group_by("k").aggregate([("k", "count")])
 print(*(name for name, pool in begins.items() if pool.bytes_allocated() > asked[name]))
 """
+# What the library reads, and what a process that another thread starts meanwhile would get.
 _POOLS = """
-import os
+import ctypes, os
 from penstock.activity.pipelines.engine import memory
+getenv = ctypes.CDLL(None).getenv
+getenv.restype = ctypes.c_char_p
 at_load = []
-memory._load = lambda: at_load.append(os.environ["_RJEM_MALLOC_CONF"])
+def load():
+    at_load.append(getenv(b"_RJEM_MALLOC_CONF").decode())
+    at_load.append("for all" if {"_RJEM_MALLOC_CONF", "ARROW_DEFAULT_MEMORY_POOL"} & {*os.environ} else "for this one")
+memory._load = load
 memory.limit_allocators()
-print(*at_load, "for", "all" if "_RJEM_MALLOC_CONF" in os.environ else "this one")
+print(*at_load, "and later", getenv(b"_RJEM_MALLOC_CONF"))
 """
 
 
@@ -71,8 +77,8 @@ def test_chosen_allocator_is_kept() -> None:
 def test_delta_has_few_pools_or_those_that_are_set() -> None:
     ours = said(_POOLS)
     assert "narenas:2" in ours
-    assert ours.endswith(" for this one")  # and not for processes that it starts
-    assert said(_POOLS, _RJEM_MALLOC_CONF="narenas:7") == "narenas:7 for all"
+    assert ours.endswith(" for this one and later None")  # and not for processes that it starts
+    assert said(_POOLS, _RJEM_MALLOC_CONF="narenas:7") == "narenas:7 for all and later b'narenas:7'"
 
 
 def test_spark_on_this_machine_keeps_little_of_what_is_past_and_spark_elsewhere_what_its_owners_say() -> None:

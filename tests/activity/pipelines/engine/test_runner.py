@@ -220,6 +220,7 @@ def test_checkpoints_in_a_local_folder_are_written_without_asking_for_links(
     assert PipelineFolder(warehouse, "operations").has_checkpoint("server_windows")
 
 
+@pytest.mark.long
 def test_stop_request_in_the_folder_stops_the_pipeline(spark: SparkSession, broker: Broker, warehouse: str) -> None:
     with Stream(spark, broker.address, warehouse) as stream:
         PipelineFolder(warehouse, "operations").request_stop()

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
+import tempfile
 import threading
+from concurrent.futures import CancelledError
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from tests.timeouts import PATIENCE_S
 
 from penstock.activity.pipelines.engine.queries import Member
@@ -29,6 +36,139 @@ def test_what_keeps_a_session_from_starting_is_raised_where_it_is_needed(
         session.session()
     session.keep_archive(10_000)
     session.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it is used on Linux")
+@pytest.mark.parametrize("what", ["a long path", "no programs"])
+def test_without_forks_a_session_starts_as_usual(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    folder = tmp_path / ("temporary" * 12 if what == "a long path" else "t")
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    if what == "no programs":  # as in a file system that is mounted with noexec
+        monkeypatch.setattr(os, "access", lambda path, mode: False)
+    monkeypatch.setattr(FastSession, "_make", lambda self: None)
+    for name in (VARIABLE, DRIVER_VARIABLE):
+        monkeypatch.setenv(name, "")
+    session = FastSession("local[1]")
+    session.start()
+    assert not session.has_forked_workers
+    assert [os.environ[name] for name in (VARIABLE, DRIVER_VARIABLE)] == ["", ""]
+    assert list(folder.iterdir()) == []
+    (line,) = caplog.messages
+    assert ("path too long" if what == "a long path" else "cannot be run") in line
+    session.close()
+
+
+@pytest.mark.parametrize(("name", "has_options"), [("cache", True), ("my cache", False)])
+def test_a_cache_whose_path_has_a_space_gets_no_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, has_options: bool
+) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.touch()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
+    monkeypatch.setattr("penstock.spark.session.prepare", lambda environment: None)
+    assert bool(FastSession("local[1]")._archive_options()) is has_options
+
+
+class FullDisk:
+    """An archive that cannot be written."""
+
+    exists = False
+
+    def __init__(self) -> None:
+        self.tries = 0
+
+    def start_making(self, class_path: str) -> bool:
+        self.tries += 1
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("error", [None, Py4JError("the JVM is gone")])
+def test_an_archive_that_cannot_be_made_does_not_end_the_run_and_is_reported_once(
+    caplog: pytest.LogCaptureFixture, error: Exception | None
+) -> None:
+    class Jvm:
+        @property
+        def java(self) -> Any:
+            if error is not None:
+                raise error
+            return SimpleNamespace(lang=SimpleNamespace(System=SimpleNamespace(getProperty=lambda name: "a.jar")))
+
+    session, disk = FastSession("local[1]"), FullDisk()
+    session._made.set_result(cast("Any", SimpleNamespace(_jvm=Jvm())))
+    session._archive = cast("Any", disk)
+    session.keep_archive(1.0)
+    assert caplog.messages == [], "it is too early"
+    for _ in range(3):
+        session.keep_archive(10_000)
+    (line,) = caplog.messages
+    assert ("No space left" if error is None else "the JVM is gone") in line
+    assert disk.tries == (error is None)
+
+
+@pytest.fixture
+def started_python(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The value of the variables that name Spark's Python."""
+    for name in (VARIABLE, DRIVER_VARIABLE):
+        monkeypatch.setenv(name, sys.executable)
+    return sys.executable
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it is used on Linux")
+def test_a_session_that_is_closed_while_its_jvm_starts_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch, started_python: str
+) -> None:
+    is_starting, may_continue, is_stopped = threading.Event(), threading.Event(), threading.Event()
+
+    def start_jvm(*_: object) -> Any:
+        is_starting.set()
+        assert may_continue.wait(PATIENCE_S)
+        return SimpleNamespace(stop=is_stopped.set)
+
+    monkeypatch.setattr("penstock.activity.pipelines.engine.session.pipeline_session", start_jvm)
+    monkeypatch.setattr(FastSession, "_archive_options", lambda self: {})
+    session = FastSession("local[1]")
+    session.start()
+    server = session._server
+    assert server is not None
+    process = server._process
+    assert process is not None
+    assert [os.environ[name] for name in (VARIABLE, DRIVER_VARIABLE)] == [server.python] * 2
+    assert is_starting.wait(PATIENCE_S)
+    session.close()
+    assert process.returncode is not None
+    assert not Path(server.python).parent.exists()
+    assert [os.environ[name] for name in (VARIABLE, DRIVER_VARIABLE)] == [started_python] * 2
+    assert not is_stopped.is_set(), "nobody waits for the JVM"
+    may_continue.set()
+    assert is_stopped.wait(PATIENCE_S)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it is used on Linux")
+@pytest.mark.usefixtures("started_python")
+def test_a_session_that_is_closed_before_its_jvm_starts_starts_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_closed = threading.Event()
+    started: list[object] = []
+
+    def options(session: FastSession) -> dict[str, str]:
+        assert is_closed.wait(PATIENCE_S)
+        return {}
+
+    monkeypatch.setattr(FastSession, "_archive_options", options)
+    monkeypatch.setattr(
+        "penstock.activity.pipelines.engine.session.pipeline_session", lambda *given: started.append(given)
+    )
+    session = FastSession("local[1]")
+    session.start()
+    session.close()
+    is_closed.set()
+    with pytest.raises(CancelledError):
+        session.session()
+    assert not started
 
 
 class Endless(Member):

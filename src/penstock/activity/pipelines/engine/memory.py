@@ -55,11 +55,15 @@ def _limit_c_library() -> None:
 
 @contextlib.contextmanager
 def _set_variables(variables: Mapping[str, str]) -> Iterator[None]:
-    """Sets variables while libraries are loaded; existing values are kept."""
+    """Sets variables while libraries are loaded; existing values are kept.
+
+    For C libraries only, not in os.environ: another thread may copy that for a JVM meanwhile.
+    """
     new = {name: value for name, value in variables.items() if name not in os.environ}
-    os.environ.update(new)
+    for name, value in new.items():
+        os.putenv(name, value)
     try:
         yield
     finally:
         for name in new:
-            del os.environ[name]
+            os.unsetenv(name)

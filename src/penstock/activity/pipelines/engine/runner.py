@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Final
 
 from penstock.activity.cluster import Cluster
@@ -91,9 +91,7 @@ class PipelinesRun:
                 self._members[name] = self._members_of(pipeline)
             urgent_first = sorted(self._members, key=lambda name: self._pipelines[name].trigger)
             every = [(name, member) for name in urgent_first for member in self._members[name]]
-            with ThreadPoolExecutor(_STARTING_AT_ONCE) as pool:
-                for started in [pool.submit(self._start_one, *each) for each in every]:
-                    started.result()
+            self._start_all(every)
         except BaseException as error:
             self.failure = in_one_line(error, "starting")
             self._notify_details(self.failure)
@@ -161,6 +159,22 @@ class PipelinesRun:
                 self._stop.wait(wait_s)
         raise PipelineError("stopped before a broker was reachable")
 
+    def _start_all(self, every: Sequence[tuple[str, Member]]) -> None:
+        """Starts members until all are started, the run is to stop, or one raises."""
+        pool = ThreadPoolExecutor(_STARTING_AT_ONCE)
+        try:
+            left = {pool.submit(self._start_one, *each) for each in every}
+            while left:
+                # With a time-out: a handler of a signal that another thread got runs only between two waits.
+                done, left = wait(left, timeout=_LOOK_S, return_when=FIRST_EXCEPTION)
+                for started in done:
+                    started.result()
+        except BaseException:
+            self._stop.set()
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
+
     def _start_one(self, name: str, member: Member) -> None:
         """Starts one member. Few start at once: each source is a process, which takes a second to start unless it is a
         fork, and Spark waits ten seconds for it. Retriable failures are retried while the others run."""
@@ -173,6 +187,7 @@ class PipelinesRun:
             if failure.retriable:
                 member.failed(failure)
                 return
+            self._stop.set()  # those that wait need not start
             if failure is error:
                 raise
             raise failure from error

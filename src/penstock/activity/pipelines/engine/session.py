@@ -10,6 +10,7 @@ thread, while the caller imports what it needs. Nothing here imports Arrow, Delt
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import tempfile
 import threading
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from penstock.spark.class_archive import ClassArchive
     from penstock.spark.fork_server import ForkServer
     from penstock.spark.session import ConsoleOutput
+
+_log = logging.getLogger(__name__)
 
 POOL_PROPERTY: Final = "spark.scheduler.pool"
 URGENT_POOL: Final = "urgent"
@@ -107,7 +110,7 @@ class FastSession:
         self._console: ConsoleOutput | None = None
         self._server: ForkServer | None = None
         self._archive: ClassArchive | None = None
-        self._has_tried = False
+        self._has_tried = self._has_failed = False
         self._made: Future[SparkSession] = Future()
         self._lock = threading.Lock()
         self._is_closed = False
@@ -132,14 +135,18 @@ class FastSession:
     def keep_archive(self, running_s: float) -> None:
         """Makes the archive of Java's classes for later starts, if there is none, once the run has settled."""
         archive = self._archive
-        if archive is None or archive.exists or running_s < _ARCHIVE_AFTER_S:
+        if archive is None or self._has_failed or archive.exists or running_s < _ARCHIVE_AFTER_S:
             return
-        if self._has_tried:
-            archive.finish()
-            return
-        self._has_tried = True
-        system = self.session()._jvm.java.lang.System  # type: ignore[union-attr]
-        archive.start_making(str(system.getProperty("java.class.path")))
+        try:
+            if self._has_tried:
+                archive.finish()
+                return
+            self._has_tried = True
+            system = self.session()._jvm.java.lang.System  # type: ignore[union-attr]
+            archive.start_making(str(system.getProperty("java.class.path")))
+        except Exception as error:  # noqa: BLE001 - a run does not end for what only later starts need
+            self._has_failed = True
+            _log.warning("no archive of Java's classes is made: error=%s", error)
 
     def close(self) -> None:
         with self._lock:
@@ -166,11 +173,20 @@ class FastSession:
             return
         from penstock.spark.fork_server import ForkServer
 
-        self._server = ForkServer()
-        self._server.start()
+        try:
+            server = ForkServer()
+            try:
+                server.start()
+            except BaseException:
+                server.close()
+                raise
+        except OSError as error:
+            _log.warning("Spark starts a Python for each worker, and not forks: error=%s", error)
+            return
+        self._server = server
         for name in (VARIABLE, DRIVER_VARIABLE):
             self._environment[name] = os.environ.get(name)
-            os.environ[name] = self._server.python
+            os.environ[name] = server.python
 
     def _make(self) -> None:
         try:
@@ -186,14 +202,15 @@ class FastSession:
             self._made.set_exception(error)
 
     def _archive_options(self) -> dict[str, str]:
-        from penstock.spark.class_archive import ClassArchive, archive_folder, java_command
+        from penstock.spark.class_archive import ClassArchive, archive_folder, can_be_in_options, java_command
         from penstock.spark.session import prepare, spark_home
 
         prepare(os.environ)  # sets JAVA_HOME where it is needed
         java = java_command(os.environ)
-        if java is None:
+        folder = archive_folder(os.environ)
+        if java is None or not can_be_in_options(folder):
             return {}
-        archive = ClassArchive(archive_folder(os.environ), java, spark_home() / "jars")
+        archive = ClassArchive(folder, java, spark_home() / "jars")
         try:
             options = archive.java_options()
         except OSError:
