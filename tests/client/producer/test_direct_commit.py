@@ -12,10 +12,17 @@ from tests.client.producer.test_direct_sender import _only_threads_send, direct_
 from tests.client.producer.test_producer_faults import behind_a_proxy, value
 from tests.timeouts import PATIENCE_S, until
 
-from penstock.client.errors import NotConnected, ProducerFenced, TransactionOutcomeUnknown
+from penstock.client.errors import (
+    AbortableTransactionError,
+    DeliveryTimeout,
+    NotConnected,
+    ProducerFenced,
+    TransactionOutcomeUnknown,
+)
 from penstock.client.producer import Delivery, Producer, producer
 from penstock.client.producer.direct_sender import DirectConnection, DirectSender
 from penstock.client.producer.sender import Sender
+from penstock.client.producer.transaction_manager import TransactionManager
 from penstock.records import records_of, scan
 from penstock.records.batch import decode_marker
 from penstock.testing.embedded_broker import EmbeddedBroker
@@ -194,6 +201,46 @@ def test_a_commit_waits_for_records_that_the_loop_sends(
         client.send(topic, b"the last record")
         client.commit_transaction()
     assert_history(broker.port, topic, [*committed(first), value(first), b"the last record", "commit"])
+
+
+@pytest.mark.usefixtures("_only_threads_send")
+def test_a_transaction_is_not_committed_without_a_record_that_has_just_expired(
+    broker: EmbeddedBroker, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread commits at the first moment after the expiry, before the loop has told the record's delivery."""
+    topic, ends = make_topic(broker.broker), Ends(monkeypatch)
+    has_expired, was_tried = threading.Event(), threading.Event()
+    real_end, real_commit = Sender._end, TransactionManager.commit_here
+
+    def end(sender: Sender, ended: Any, *arguments: Any) -> None:
+        if any(isinstance(outcome, DeliveryTimeout) for _, outcome in ended):
+            has_expired.set()
+            assert was_tried.wait(PATIENCE_S)
+        real_end(sender, ended, *arguments)
+
+    def commit_here(transactions: TransactionManager, *arguments: Any) -> bool:
+        try:
+            return real_commit(transactions, *arguments)
+        finally:
+            was_tried.set()
+
+    with Producer(address, transactional_id=topic, linger_ms=_LONG_MS) as client:
+        first = transact_until_direct(client, topic, ends)
+        client.begin_transaction()
+        client.send(topic, value(first))
+        client.flush(PATIENCE_S)
+        lost = client.send(topic, b"expires")
+        monkeypatch.setattr(Sender, "_end", end)
+        monkeypatch.setattr(TransactionManager, "commit_here", commit_here)
+        with client._core.lock:
+            client._core.accumulator.undone()[0].deadline_ms = 0
+        client._core.wake()
+        assert has_expired.wait(PATIENCE_S)
+        with pytest.raises(AbortableTransactionError):
+            client.commit_transaction()
+        assert isinstance(lost.exception(PATIENCE_S), DeliveryTimeout)
+        client.abort_transaction()
+    assert_history(broker.port, topic, [*committed(first), value(first), "abort"])
 
 
 @pytest.mark.usefixtures("_only_threads_send")

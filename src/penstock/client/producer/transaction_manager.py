@@ -224,7 +224,7 @@ class TransactionManager:
         return highest if self.state.version >= 2 else min(highest, LAST_PRODUCE_OF_VERSION_1)
 
     def batch_failed(self, batch: ProducerBatch, error: Exception) -> None:
-        """A batch failed for good. Called with the lock held."""
+        """A batch failed for good. Called with the lock held; it may be called twice."""
         if not isinstance(error, PenstockError):
             failure = PenstockError(f"a batch for {batch.topic}-{batch.partition} failed: {error!r}")
             failure.__cause__ = error
