@@ -68,7 +68,7 @@ class Ends:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.answers: list[Any] = []
         self.fails: Callable[[], None] | None = None
-        self.code: ErrorCode | None = None  # instead of the coordinator's
+        self.changes: dict[str, int] = {}  # of fields of the coordinator's responses
         real_answer = DirectConnection.answer
         real_ask = DirectSender.ask
 
@@ -76,8 +76,9 @@ class Ends:
             found = real_answer(link, patience_s)  # so the coordinator has carried it out
             if link._api_key is ApiKey.END_TXN and self.fails is not None:
                 self.fails()
-            if link._api_key is ApiKey.END_TXN and self.code is not None:
-                found.error_code = self.code
+            if link._api_key is ApiKey.END_TXN and found is not None:
+                for field, content in self.changes.items():
+                    setattr(found, field, content)
             return found
 
         def ask(direct: DirectSender, *arguments: Any) -> Any:
@@ -157,10 +158,25 @@ def test_a_coordinator_that_moves_or_is_busy_is_asked_again_by_the_loop(
     topic, ends = make_topic(broker.broker), Ends(monkeypatch)
     with Producer(address, transactional_id=topic) as client:
         first = transact_until_direct(client, topic, ends)
-        ends.code = code
+        ends.changes = {"error_code": code}
         transact(client, topic, first)
         assert ends.answers[-1].error_code == code
-        ends.code = None
+        ends.changes.clear()
+        transact(client, topic, first + 1)
+    assert_history(broker.port, topic, committed(first + 2))
+
+
+@pytest.mark.usefixtures("_only_threads_send")
+def test_a_response_without_the_next_epoch_is_left_to_the_loop(
+    broker: EmbeddedBroker, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, ends = make_topic(broker.broker), Ends(monkeypatch)
+    with Producer(address, transactional_id=topic) as client:
+        first = transact_until_direct(client, topic, ends)
+        ends.changes = {"producer_id": -1, "producer_epoch": -1}
+        transact(client, topic, first)
+        assert ends.answers[-1].producer_id == -1
+        ends.changes.clear()
         transact(client, topic, first + 1)
     assert_history(broker.port, topic, committed(first + 2))
 

@@ -387,12 +387,12 @@ class TransactionManager:
 
     def _answered_here(self, response: EndTxnResponse | None) -> bool:
         code = None if response is None else error_code(response.error_code)
-        if response is not None and code is ErrorCode.NONE:
+        if response is not None and code is ErrorCode.NONE and response.producer_id >= 0:
             self._adopt(ProducerId(response.producer_id, response.producer_epoch))
             self.state.happened(Event.ENDED)
             return True
-        if code is None or verdict_of(ApiKey.END_TXN, code) is Verdict.MOVED:
-            self.state.happened(Event.DOUBT)
+        if code is None or code is ErrorCode.NONE or verdict_of(ApiKey.END_TXN, code) is Verdict.MOVED:
+            self.state.happened(Event.DOUBT)  # without the next epoch, too: the loop knows what to do then
         else:
             self._commit_attempts.is_doubtful = False
             self.state.happened(Event.NOT_ENDED)
