@@ -13,7 +13,7 @@ tick (10 ms), and direct sending ends; so does a record whose flush was interrup
 `hold` and `ask` exchange one other request, if the connection is free (`TransactionManager.commit_here`). A connection
 whose response was not received is closed: the caller repeats the request on the loop.
 
-Not used with TLS, acks=0 or batch interceptors.
+Not used with TLS, SASL, acks=0 or batch interceptors.
 """
 
 from __future__ import annotations
@@ -490,7 +490,7 @@ class DirectConnection:
 
 
 async def open_direct_connection(connection: Connection, version: int, timeout_ms: float) -> DirectConnection | None:
-    """A second connection to the same broker; None if it needs TLS. Raises NotConnected."""
+    """A second connection to the same broker; None if it needs TLS or SASL. Raises NotConnected."""
     peer = connection.plain_peer
     if peer is None:
         return None
