@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,9 +19,10 @@ from penstock.client.errors import (
     DeliveryTimeout,
     NotConnected,
     ProducerFenced,
+    TimedOut,
     TransactionOutcomeUnknown,
 )
-from penstock.client.producer import Delivery, Producer, producer
+from penstock.client.producer import Delivery, Producer, direct_sender, producer
 from penstock.client.producer.direct_sender import DirectConnection, DirectSender
 from penstock.client.producer.sender import Sender
 from penstock.client.producer.transaction_manager import TransactionManager
@@ -67,12 +70,15 @@ class Ends:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.answers: list[Any] = []
+        self.patience_s: list[float] = []
         self.fails: Callable[[], None] | None = None
         self.changes: dict[str, int] = {}  # of fields of the coordinator's responses
         real_answer = DirectConnection.answer
         real_ask = DirectSender.ask
 
         def answer(link: DirectConnection, patience_s: float) -> Any:
+            if link._api_key is ApiKey.END_TXN:
+                self.patience_s.append(patience_s)
             found = real_answer(link, patience_s)  # so the coordinator has carried it out
             if link._api_key is ApiKey.END_TXN and self.fails is not None:
                 self.fails()
@@ -93,12 +99,14 @@ class Ends:
         monkeypatch.setattr(DirectSender, "ask", ask)
 
 
-def transact(client: Producer, topic: str, number: int, *, flushes: bool = True) -> None:
+def transact(
+    client: Producer, topic: str, number: int, *, flushes: bool = True, timeout_s: float | None = None
+) -> None:
     client.begin_transaction()
     client.send(topic, value(number))
     if flushes:
         client.flush(PATIENCE_S)
-    client.commit_transaction()
+    client.commit_transaction(timeout_s)
 
 
 def transact_until_direct(client: Producer, topic: str, ends: Ends) -> int:
@@ -200,6 +208,67 @@ def test_ctrl_c_in_a_commit_leaves_its_outcome_unknown_and_the_commit_can_be_rep
             client.abort_transaction()
         client.commit_transaction()
         transact(client, topic, first + 1)
+    assert_history(broker.port, topic, committed(first + 2))
+
+
+class Skewed:
+    """The clock of the time-outs, which can be moved on."""
+
+    def __init__(self) -> None:
+        self.passed_s = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.passed_s
+
+
+@pytest.mark.usefixtures("_only_threads_send")
+@pytest.mark.parametrize("passed_s", [40, 100])
+def test_the_loop_has_what_a_direct_commit_leaves_of_the_time_out(
+    broker: EmbeddedBroker, address: str, monkeypatch: pytest.MonkeyPatch, passed_s: float
+) -> None:
+    topic, ends, clock = make_topic(broker.broker), Ends(monkeypatch), Skewed()
+    monkeypatch.setattr(producer, "time", clock)
+    left: list[float | None] = []
+    real_commit = TransactionManager.commit
+
+    async def commit(transactions: TransactionManager, timeout_s: float | None) -> None:
+        left.append(timeout_s)
+        await real_commit(transactions, timeout_s)
+
+    def lose() -> None:
+        clock.passed_s += passed_s
+        raise NotConnected("broker 0", "cut")
+
+    with Producer(address, transactional_id=topic) as client:
+        first = transact_until_direct(client, topic, ends)
+        monkeypatch.setattr(TransactionManager, "commit", commit)
+        ends.fails = lose
+        client.begin_transaction()
+        client.send(topic, value(first))
+        client.flush(PATIENCE_S)
+        with contextlib.nullcontext() if passed_s < 100 else pytest.raises(TransactionOutcomeUnknown):
+            client.commit_transaction(100)
+        assert [each is not None and each <= 100 - passed_s for each in left] == [True]
+        if passed_s == 100:
+            client.commit_transaction()
+    assert_history(broker.port, topic, committed(first + 1))
+
+
+@pytest.mark.usefixtures("_only_threads_send")
+def test_a_direct_commit_waits_no_longer_than_its_time_out(
+    broker: EmbeddedBroker, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, ends = make_topic(broker.broker), Ends(monkeypatch)
+    monkeypatch.setattr(direct_sender, "_ASK_PATIENCE_S", PATIENCE_S)
+    with Producer(address, transactional_id=topic) as client:
+        first = transact_until_direct(client, topic, ends)
+        transact(client, topic, first, timeout_s=50)
+        assert [each <= 50 for each in ends.patience_s[-1:]] == [True]
+        asked = len(ends.patience_s)
+        with pytest.raises((TimedOut, TransactionOutcomeUnknown)):
+            transact(client, topic, first + 1, timeout_s=0)
+        assert len(ends.patience_s) == asked  # without any time, the thread sends nothing
+        client.commit_transaction()
     assert_history(broker.port, topic, committed(first + 2))
 
 

@@ -203,12 +203,17 @@ class DirectSender:
                 return link
         return None
 
-    def ask(self, node: int, link: DirectConnection, api_key: ApiKey, message: Message, version: int) -> Any:
-        """The response to a request; None if there was none, and the request may have been carried out."""
+    def ask(
+        self, node: int, link: DirectConnection, api_key: ApiKey, message: Message, version: int, deadline_s: float
+    ) -> Any:
+        """The response to a request; None if there was none, and the request may have been carried out.
+
+        The deadline is of the monotonic clock.
+        """
         response: Any = None
         try:
             link.send(api_key, message, version)
-            response = link.answer(_ASK_PATIENCE_S)
+            response = link.answer(min(_ASK_PATIENCE_S, deadline_s - time.monotonic()))
         except PenstockError as error:
             _log.debug("direct request failed: api=%s error=%s", api_key.name, error)
         finally:  # after Ctrl-C, too

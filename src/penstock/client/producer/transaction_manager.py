@@ -97,7 +97,7 @@ class DirectRequests(Protocol):
     def hold(self, node: int, connection: Connection) -> Any:
         """What `ask` needs, or None."""
 
-    def ask(self, node: int, link: Any, api_key: ApiKey, message: Message, version: int) -> Any:
+    def ask(self, node: int, link: Any, api_key: ApiKey, message: Message, version: int, deadline_s: float) -> Any:
         """The response, or None."""
 
 
@@ -355,7 +355,7 @@ class TransactionManager:
             self._commit_not_done(error)
             raise
 
-    def commit_here(self, direct: DirectRequests) -> bool:
+    def commit_here(self, direct: DirectRequests, deadline_s: float) -> bool:
         """Commit in the calling thread, if all is acknowledged and the coordinator is known.
 
         False: it was not possible, or has no clear outcome. `commit` does it then, or repeats it: a coordinator that
@@ -374,7 +374,7 @@ class TransactionManager:
             self._commit_attempts.is_doubtful = True
         response: Any = None
         try:
-            response = direct.ask(known[0], link, ask.api_key, ask.build(ask.highest), ask.highest)
+            response = direct.ask(known[0], link, ask.api_key, ask.build(ask.highest), ask.highest, deadline_s)
         finally:
             with self._lock:
                 is_ended = self._answered_here(response)
