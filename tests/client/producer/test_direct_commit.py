@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import linecache
+import sys
 import threading
 import time
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -23,9 +26,11 @@ from penstock.client.errors import (
     TransactionOutcomeUnknown,
 )
 from penstock.client.producer import Delivery, Producer, direct_sender, producer
+from penstock.client.producer.core import ProducerCore
 from penstock.client.producer.direct_sender import DirectConnection, DirectSender
 from penstock.client.producer.sender import Sender
 from penstock.client.producer.transaction_manager import TransactionManager
+from penstock.client.producer.transaction_state import State, TransactionState
 from penstock.records import records_of, scan
 from penstock.records.batch import decode_marker
 from penstock.testing.embedded_broker import EmbeddedBroker
@@ -109,10 +114,11 @@ def transact(
     client.commit_transaction(timeout_s)
 
 
-def transact_until_direct(client: Producer, topic: str, ends: Ends) -> int:
-    """Transactions of one record, until a thread has ended one itself; how many that took."""
-    for number in range(5_000):
-        if ends.answers:
+def transact_until_direct(client: Producer, topic: str, ends: Ends, first: int = 0) -> int:
+    """Transactions of one record, until a thread has ended one itself; the number of the next one."""
+    before = len(ends.answers)
+    for number in range(first, first + 5_000):
+        if len(ends.answers) > before:
             return number
         transact(client, topic, number)
     raise AssertionError("no thread ever committed itself")
@@ -209,6 +215,80 @@ def test_ctrl_c_in_a_commit_leaves_its_outcome_unknown_and_the_commit_can_be_rep
         client.commit_transaction()
         transact(client, topic, first + 1)
     assert_history(broker.port, topic, committed(first + 2))
+
+
+_INTERRUPTED = (
+    *(TransactionManager.commit_here, TransactionManager._ask_here, TransactionManager._end_here),
+    *(TransactionManager._may_commit_here, TransactionManager._answered_here),
+    *(TransactionState.call, TransactionState.happened, ProducerCore.close_for_sending, ProducerCore.use),
+    *(DirectSender.hold, DirectSender.ask, DirectSender.release),
+    *(DirectConnection.hold, DirectConnection.send, DirectConnection.let_go),
+)
+
+
+class CtrlC:
+    """Ctrl-C before the nth line of a commit in the calling thread.
+
+    Not where a lock is taken or released: there, Python does not look for signals.
+    """
+
+    def __init__(self, nth: int) -> None:
+        self._left = nth
+        self._codes = {function.__code__ for function in _INTERRUPTED}
+        self.came_before: str | None = None
+
+    def __enter__(self) -> CtrlC:
+        self._former = sys.gettrace()
+        sys.settrace(self._called)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        sys.settrace(self._former)
+        return kind is KeyboardInterrupt and self.came_before is not None
+
+    def _called(self, frame: FrameType, event: str, argument: object) -> Any:
+        return self._at if frame.f_code in self._codes else None
+
+    def _at(self, frame: FrameType, event: str, argument: object) -> Any:
+        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+        if event == "line" and not line.startswith("with "):
+            self._left -= 1
+            if not self._left:
+                self.came_before = f"{frame.f_code.co_name}: {line}"
+                raise KeyboardInterrupt
+        return self._at
+
+
+@pytest.mark.usefixtures("_only_threads_send")
+def test_a_commit_can_be_repeated_wherever_ctrl_c_comes(
+    broker: EmbeddedBroker, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, ends = make_topic(broker.broker), Ends(monkeypatch)
+    places: list[str] = []
+    with Producer(address, transactional_id=topic) as client:
+        direct, state = direct_sender_of(client), client._core.transactional().state
+        number = 0
+        while True:
+            direct._not_before.clear()
+            number = transact_until_direct(client, topic, ends, number)
+            client.begin_transaction()
+            client.send(topic, value(number))
+            client.flush(PATIENCE_S)
+            asked = len(ends.answers)
+            with CtrlC(len(places) + 1) as interruption:
+                client.commit_transaction()
+            number += 1
+            if interruption.came_before is None:
+                if len(ends.answers) > asked:
+                    break
+                continue  # the loop has committed
+            places.append(interruption.came_before)
+            assert state.state is not State.COMMITTING, places[-1]
+            if state.state is not State.READY:
+                client.commit_transaction()
+            until(lambda: not any(link.is_busy for link in direct._links.values()), f"it is free after {places[-1]}")
+    assert len(places) > len(_INTERRUPTED)
+    assert_history(broker.port, topic, committed(number))
 
 
 class Skewed:

@@ -95,10 +95,25 @@ class DirectRequests(Protocol):
     """A request in the calling thread: see `direct_sender`."""
 
     def hold(self, node: int, connection: Connection) -> Any:
-        """What `ask` needs, or None."""
+        """What `ask` and `release` need, or None."""
 
     def ask(self, node: int, link: Any, api_key: ApiKey, message: Message, version: int, deadline_s: float) -> Any:
         """The response, or None."""
+
+    def release(self, node: int, link: Any, *, is_reusable: bool) -> None:
+        """End what `hold` began, if the calling thread holds it, even if it did not get to know what it holds."""
+
+
+class _CommitHere:
+    """A commit in the calling thread: how far it has come."""
+
+    __slots__ = ("is_begun", "is_committed", "is_over", "link", "node", "response")
+
+    def __init__(self) -> None:
+        self.is_begun = self.is_over = self.is_committed = False
+        self.node = -1
+        self.link: Any = None
+        self.response: EndTxnResponse | None = None
 
 
 class TransactionManager:
@@ -361,24 +376,46 @@ class TransactionManager:
         False: it was not possible, or has no clear outcome. `commit` does it then, or repeats it: a coordinator that
         has carried out an EndTxn of version 2 says so again.
         """
+        here = _CommitHere()
+        try:
+            try:
+                self._ask_here(here, direct, deadline_s)
+            finally:
+                self._end_here(here, direct)
+        finally:  # if Ctrl-C came before that was done
+            self._end_here(here, direct)
+        return here.is_committed
+
+    def _ask_here(self, here: _CommitHere, direct: DirectRequests, deadline_s: float) -> None:
         with self._lock:
             known = self._requests.coordinator
             if known is None or known[1].closed or not self._may_commit_here():
-                return False
-            link = direct.hold(*known)
-            if link is None:
-                return False
+                return
+            here.node, here.is_begun = known[0], True
+            here.link = direct.hold(*known)
+            if here.link is None:
+                here.is_over = True
+                return
             ask = end_of(self.state.prepared(), commit=True)
+            message = ask.build(ask.highest)
             self.state.call(Event.COMMIT)
             self._batches.close_for_sending()
             self._commit_attempts.is_doubtful = True
-        response: Any = None
-        try:
-            response = direct.ask(known[0], link, ask.api_key, ask.build(ask.highest), ask.highest, deadline_s)
-        finally:
-            with self._lock:
-                is_ended = self._answered_here(response)
-        return is_ended
+        here.response = direct.ask(here.node, here.link, ask.api_key, message, ask.highest, deadline_s)
+
+    def _end_here(self, here: _CommitHere, direct: DirectRequests) -> None:
+        """Leave the connection, and the state `COMMITTING`, however far the commit has come; once."""
+        if not here.is_begun or here.is_over:
+            return
+        with self._lock:
+            is_asked = self._commit_attempts.is_doubtful
+            direct.release(here.node, here.link, is_reusable=here.response is not None or not is_asked)
+            if self.state.state is State.COMMITTING:
+                if is_asked:
+                    here.is_committed = self._answered_here(here.response)
+                else:
+                    self.state.happened(Event.NOT_ENDED)
+            here.is_over = True
 
     def _may_commit_here(self) -> bool:
         state = self.state
