@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import linecache
+import sys
 import threading
+import time
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -12,10 +17,20 @@ from tests.client.producer.test_direct_sender import _only_threads_send, direct_
 from tests.client.producer.test_producer_faults import behind_a_proxy, value
 from tests.timeouts import PATIENCE_S, until
 
-from penstock.client.errors import NotConnected, ProducerFenced, TransactionOutcomeUnknown
-from penstock.client.producer import Delivery, Producer, producer
+from penstock.client.errors import (
+    AbortableTransactionError,
+    DeliveryTimeout,
+    NotConnected,
+    ProducerFenced,
+    TimedOut,
+    TransactionOutcomeUnknown,
+)
+from penstock.client.producer import Delivery, Producer, direct_sender, producer
+from penstock.client.producer.core import ProducerCore
 from penstock.client.producer.direct_sender import DirectConnection, DirectSender
 from penstock.client.producer.sender import Sender
+from penstock.client.producer.transaction_manager import TransactionManager
+from penstock.client.producer.transaction_state import State, TransactionState
 from penstock.records import records_of, scan
 from penstock.records.batch import decode_marker
 from penstock.testing.embedded_broker import EmbeddedBroker
@@ -60,17 +75,21 @@ class Ends:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.answers: list[Any] = []
+        self.patience_s: list[float] = []
         self.fails: Callable[[], None] | None = None
-        self.code: ErrorCode | None = None  # instead of the coordinator's
+        self.changes: dict[str, int] = {}  # of fields of the coordinator's responses
         real_answer = DirectConnection.answer
         real_ask = DirectSender.ask
 
         def answer(link: DirectConnection, patience_s: float) -> Any:
+            if link._api_key is ApiKey.END_TXN:
+                self.patience_s.append(patience_s)
             found = real_answer(link, patience_s)  # so the coordinator has carried it out
             if link._api_key is ApiKey.END_TXN and self.fails is not None:
                 self.fails()
-            if link._api_key is ApiKey.END_TXN and self.code is not None:
-                found.error_code = self.code
+            if link._api_key is ApiKey.END_TXN and found is not None:
+                for field, content in self.changes.items():
+                    setattr(found, field, content)
             return found
 
         def ask(direct: DirectSender, *arguments: Any) -> Any:
@@ -85,18 +104,21 @@ class Ends:
         monkeypatch.setattr(DirectSender, "ask", ask)
 
 
-def transact(client: Producer, topic: str, number: int, *, flushes: bool = True) -> None:
+def transact(
+    client: Producer, topic: str, number: int, *, flushes: bool = True, timeout_s: float | None = None
+) -> None:
     client.begin_transaction()
     client.send(topic, value(number))
     if flushes:
         client.flush(PATIENCE_S)
-    client.commit_transaction()
+    client.commit_transaction(timeout_s)
 
 
-def transact_until_direct(client: Producer, topic: str, ends: Ends) -> int:
-    """Transactions of one record, until a thread has ended one itself; how many that took."""
-    for number in range(5_000):
-        if ends.answers:
+def transact_until_direct(client: Producer, topic: str, ends: Ends, first: int = 0) -> int:
+    """Transactions of one record, until a thread has ended one itself; the number of the next one."""
+    before = len(ends.answers)
+    for number in range(first, first + 5_000):
+        if len(ends.answers) > before:
             return number
         transact(client, topic, number)
     raise AssertionError("no thread ever committed itself")
@@ -150,10 +172,25 @@ def test_a_coordinator_that_moves_or_is_busy_is_asked_again_by_the_loop(
     topic, ends = make_topic(broker.broker), Ends(monkeypatch)
     with Producer(address, transactional_id=topic) as client:
         first = transact_until_direct(client, topic, ends)
-        ends.code = code
+        ends.changes = {"error_code": code}
         transact(client, topic, first)
         assert ends.answers[-1].error_code == code
-        ends.code = None
+        ends.changes.clear()
+        transact(client, topic, first + 1)
+    assert_history(broker.port, topic, committed(first + 2))
+
+
+@pytest.mark.usefixtures("_only_threads_send")
+def test_a_response_without_the_next_epoch_is_left_to_the_loop(
+    broker: EmbeddedBroker, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, ends = make_topic(broker.broker), Ends(monkeypatch)
+    with Producer(address, transactional_id=topic) as client:
+        first = transact_until_direct(client, topic, ends)
+        ends.changes = {"producer_id": -1, "producer_epoch": -1}
+        transact(client, topic, first)
+        assert ends.answers[-1].producer_id == -1
+        ends.changes.clear()
         transact(client, topic, first + 1)
     assert_history(broker.port, topic, committed(first + 2))
 
@@ -180,6 +217,141 @@ def test_ctrl_c_in_a_commit_leaves_its_outcome_unknown_and_the_commit_can_be_rep
     assert_history(broker.port, topic, committed(first + 2))
 
 
+_INTERRUPTED = (
+    *(TransactionManager.commit_here, TransactionManager._ask_here, TransactionManager._end_here),
+    *(TransactionManager._may_commit_here, TransactionManager._answered_here),
+    *(TransactionState.call, TransactionState.happened, ProducerCore.close_for_sending, ProducerCore.use),
+    *(DirectSender.hold, DirectSender.ask, DirectSender.release),
+    *(DirectConnection.hold, DirectConnection.send, DirectConnection.let_go),
+)
+
+
+class CtrlC:
+    """Ctrl-C before the nth line of a commit in the calling thread.
+
+    Not where a lock is taken or released: there, Python does not look for signals.
+    """
+
+    def __init__(self, nth: int) -> None:
+        self._left = nth
+        self._codes = {function.__code__ for function in _INTERRUPTED}
+        self.came_before: str | None = None
+
+    def __enter__(self) -> CtrlC:
+        self._former = sys.gettrace()
+        sys.settrace(self._called)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        sys.settrace(self._former)
+        return kind is KeyboardInterrupt and self.came_before is not None
+
+    def _called(self, frame: FrameType, event: str, argument: object) -> Any:
+        return self._at if frame.f_code in self._codes else None
+
+    def _at(self, frame: FrameType, event: str, argument: object) -> Any:
+        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+        if event == "line" and not line.startswith("with "):
+            self._left -= 1
+            if not self._left:
+                self.came_before = f"{frame.f_code.co_name}: {line}"
+                raise KeyboardInterrupt
+        return self._at
+
+
+@pytest.mark.usefixtures("_only_threads_send")
+def test_a_commit_can_be_repeated_wherever_ctrl_c_comes(
+    broker: EmbeddedBroker, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, ends = make_topic(broker.broker), Ends(monkeypatch)
+    places: list[str] = []
+    with Producer(address, transactional_id=topic) as client:
+        direct, state = direct_sender_of(client), client._core.transactional().state
+        number = 0
+        while True:
+            direct._not_before.clear()
+            number = transact_until_direct(client, topic, ends, number)
+            client.begin_transaction()
+            client.send(topic, value(number))
+            client.flush(PATIENCE_S)
+            asked = len(ends.answers)
+            with CtrlC(len(places) + 1) as interruption:
+                client.commit_transaction()
+            number += 1
+            if interruption.came_before is None:
+                if len(ends.answers) > asked:
+                    break
+                continue  # the loop has committed
+            places.append(interruption.came_before)
+            assert state.state is not State.COMMITTING, places[-1]
+            if state.state is not State.READY:
+                client.commit_transaction()
+            until(lambda: not any(link.is_busy for link in direct._links.values()), f"it is free after {places[-1]}")
+    assert len(places) > len(_INTERRUPTED)
+    assert_history(broker.port, topic, committed(number))
+
+
+class Skewed:
+    """The clock of the time-outs, which can be moved on."""
+
+    def __init__(self) -> None:
+        self.passed_s = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.passed_s
+
+
+@pytest.mark.usefixtures("_only_threads_send")
+@pytest.mark.parametrize("passed_s", [40, 100])
+def test_the_loop_has_what_a_direct_commit_leaves_of_the_time_out(
+    broker: EmbeddedBroker, address: str, monkeypatch: pytest.MonkeyPatch, passed_s: float
+) -> None:
+    topic, ends, clock = make_topic(broker.broker), Ends(monkeypatch), Skewed()
+    monkeypatch.setattr(producer, "time", clock)
+    left: list[float | None] = []
+    real_commit = TransactionManager.commit
+
+    async def commit(transactions: TransactionManager, timeout_s: float | None) -> None:
+        left.append(timeout_s)
+        await real_commit(transactions, timeout_s)
+
+    def lose() -> None:
+        clock.passed_s += passed_s
+        raise NotConnected("broker 0", "cut")
+
+    with Producer(address, transactional_id=topic) as client:
+        first = transact_until_direct(client, topic, ends)
+        monkeypatch.setattr(TransactionManager, "commit", commit)
+        ends.fails = lose
+        client.begin_transaction()
+        client.send(topic, value(first))
+        client.flush(PATIENCE_S)
+        with contextlib.nullcontext() if passed_s < 100 else pytest.raises(TransactionOutcomeUnknown):
+            client.commit_transaction(100)
+        assert [each is not None and each <= 100 - passed_s for each in left] == [True]
+        if passed_s == 100:
+            client.commit_transaction()
+    assert_history(broker.port, topic, committed(first + 1))
+
+
+@pytest.mark.usefixtures("_only_threads_send")
+def test_a_direct_commit_waits_no_longer_than_its_time_out(
+    broker: EmbeddedBroker, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, ends = make_topic(broker.broker), Ends(monkeypatch)
+    monkeypatch.setattr(direct_sender, "_ASK_PATIENCE_S", PATIENCE_S)
+    with Producer(address, transactional_id=topic) as client:
+        first = transact_until_direct(client, topic, ends)
+        transact(client, topic, first, timeout_s=50)
+        assert [each <= 50 for each in ends.patience_s[-1:]] == [True]
+        asked = len(ends.patience_s)
+        with pytest.raises((TimedOut, TransactionOutcomeUnknown)):
+            transact(client, topic, first + 1, timeout_s=0)
+        assert len(ends.patience_s) == asked  # without any time, the thread sends nothing
+        client.commit_transaction()
+    assert_history(broker.port, topic, committed(first + 2))
+
+
 @pytest.mark.usefixtures("_only_threads_send")
 def test_a_commit_waits_for_records_that_the_loop_sends(
     broker: EmbeddedBroker, address: str, monkeypatch: pytest.MonkeyPatch
@@ -194,6 +366,46 @@ def test_a_commit_waits_for_records_that_the_loop_sends(
         client.send(topic, b"the last record")
         client.commit_transaction()
     assert_history(broker.port, topic, [*committed(first), value(first), b"the last record", "commit"])
+
+
+@pytest.mark.usefixtures("_only_threads_send")
+def test_a_transaction_is_not_committed_without_a_record_that_has_just_expired(
+    broker: EmbeddedBroker, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread commits at the first moment after the expiry, before the loop has told the record's delivery."""
+    topic, ends = make_topic(broker.broker), Ends(monkeypatch)
+    has_expired, was_tried = threading.Event(), threading.Event()
+    real_end, real_commit = Sender._end, TransactionManager.commit_here
+
+    def end(sender: Sender, ended: Any, *arguments: Any) -> None:
+        if any(isinstance(outcome, DeliveryTimeout) for _, outcome in ended):
+            has_expired.set()
+            assert was_tried.wait(PATIENCE_S)
+        real_end(sender, ended, *arguments)
+
+    def commit_here(transactions: TransactionManager, *arguments: Any) -> bool:
+        try:
+            return real_commit(transactions, *arguments)
+        finally:
+            was_tried.set()
+
+    with Producer(address, transactional_id=topic, linger_ms=_LONG_MS) as client:
+        first = transact_until_direct(client, topic, ends)
+        client.begin_transaction()
+        client.send(topic, value(first))
+        client.flush(PATIENCE_S)
+        lost = client.send(topic, b"expires")
+        monkeypatch.setattr(Sender, "_end", end)
+        monkeypatch.setattr(TransactionManager, "commit_here", commit_here)
+        with client._core.lock:
+            client._core.accumulator.undone()[0].deadline_ms = 0
+        client._core.wake()
+        assert has_expired.wait(PATIENCE_S)
+        with pytest.raises(AbortableTransactionError):
+            client.commit_transaction()
+        assert isinstance(lost.exception(PATIENCE_S), DeliveryTimeout)
+        client.abort_transaction()
+    assert_history(broker.port, topic, [*committed(first), value(first), "abort"])
 
 
 @pytest.mark.usefixtures("_only_threads_send")

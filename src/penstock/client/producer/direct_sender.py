@@ -10,10 +10,10 @@ else of the partition is sent before its response. A thread that stops waiting l
 which also handles everything but a plain acknowledgement. A record without a waiting thread is sent at the loop's next
 tick (10 ms), and direct sending ends; so does a record whose flush was interrupted, after 50 ms.
 
-`hold` and `ask` exchange one other request, if the connection is free (`TransactionManager.commit_here`). A connection
-whose response was not received is closed: the caller repeats the request on the loop.
+`hold`, `ask` and `release` exchange one other request, if the connection is free (`TransactionManager.commit_here`). A
+connection whose response was not received is closed: the caller repeats the request on the loop.
 
-Not used with TLS, acks=0 or batch interceptors.
+Not used with TLS, SASL, acks=0 or batch interceptors.
 """
 
 from __future__ import annotations
@@ -203,21 +203,34 @@ class DirectSender:
                 return link
         return None
 
-    def ask(self, node: int, link: DirectConnection, api_key: ApiKey, message: Message, version: int) -> Any:
-        """The response to a request; None if there was none, and the request may have been carried out."""
-        response: Any = None
+    def ask(
+        self, node: int, link: DirectConnection, api_key: ApiKey, message: Message, version: int, deadline_s: float
+    ) -> Any:
+        """The response to a request; None if there was none, and the request may have been carried out.
+
+        The deadline is of the monotonic clock. The caller releases the connection.
+        """
         try:
             link.send(api_key, message, version)
-            response = link.answer(_ASK_PATIENCE_S)
+            return link.answer(min(_ASK_PATIENCE_S, deadline_s - time.monotonic()))
         except PenstockError as error:
-            _log.debug("direct request failed: api=%s error=%s", api_key.name, error)
-        finally:  # after Ctrl-C, too
-            link.let_go()
-            if response is None:
-                self._post(self._drop, node, link)
+            _log.debug("direct request failed: api=%s broker=%d error=%s", api_key.name, node, error)
+            return None
+
+    def release(self, node: int, link: DirectConnection | None, *, is_reusable: bool) -> None:
+        """End what `hold` began; the connection is closed unless `is_reusable`. It may be called twice.
+
+        Ctrl-C may come before the thread knows the connection that it holds: without `link`, it is looked up.
+        """
+        with self._lock:
+            held = link or self._links.get(node)
+            if held is None or not held.is_held_here:
+                return
+            if is_reusable:
+                held.is_busy = False
             else:
-                link.is_busy = False
-        return response
+                self._post(self._drop, node, held)
+            held.let_go()
 
     def _post(self, fn: Callable[..., object], *arguments: Any) -> None:
         try:
@@ -361,7 +374,7 @@ class DirectConnection:
         self.highest_version = version  # of Produce
         self._api_key, self._version = ApiKey.PRODUCE, version  # of the request in flight
         self.is_busy = False  # a request is in flight
-        self._is_held = False  # by a thread
+        self._holder = 0  # the thread that holds it
         self._is_closing = False
         self._sock = sock
         self._client_id = client_id
@@ -376,11 +389,17 @@ class DirectConnection:
 
     def hold(self) -> None:
         """Before a request: the calling thread owns the connection until `let_go`."""
-        self.is_busy = self._is_held = True
+        self._holder = threading.get_ident()
+        self.is_busy = True
+
+    @property
+    def is_held_here(self) -> bool:
+        """Whether the calling thread owns it."""
+        return self._holder == threading.get_ident()
 
     def let_go(self) -> None:
         """The calling thread is done; if the connection was closed meanwhile, the socket is closed now."""
-        self._is_held = False
+        self._holder = 0
         if self._is_closing:
             self._sock.close()
 
@@ -485,12 +504,12 @@ class DirectConnection:
         with contextlib.suppress(OSError):  # the broker has closed it
             self._sock.shutdown(socket.SHUT_RDWR)
         self._is_closing = True  # first, so that of two threads at least one sees it
-        if not self._is_held:
+        if not self._holder:
             self._sock.close()
 
 
 async def open_direct_connection(connection: Connection, version: int, timeout_ms: float) -> DirectConnection | None:
-    """A second connection to the same broker; None if it needs TLS. Raises NotConnected."""
+    """A second connection to the same broker; None if it needs TLS or SASL. Raises NotConnected."""
     peer = connection.plain_peer
     if peer is None:
         return None

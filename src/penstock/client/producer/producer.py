@@ -113,9 +113,9 @@ class ProducerCalls(Generic[K, V]):
         """Wait until nothing is held up; returns what is left of the time-out."""
         return timeout
 
-    def _commit_here(self, transactions: TransactionManager, timeout: float | None) -> bool:
-        """Commit in the calling thread, if that is possible now."""
-        return False
+    def _commit_here(self, transactions: TransactionManager, timeout: float | None) -> tuple[bool, float | None]:
+        """Commit in the calling thread, if that is possible now; returns whether, and what is left of the time-out."""
+        return False, timeout
 
     # ------------------------------------------------------------------------------------------ sending
 
@@ -225,7 +225,8 @@ class ProducerCalls(Generic[K, V]):
         """
         transactions = self._transactional()
         timeout = await self._all_appended(timeout)
-        if not self._commit_here(transactions, timeout):
+        is_committed, timeout = self._commit_here(transactions, timeout)
+        if not is_committed:
             await self._transact(transactions.commit(timeout), timeout)
 
     async def abort_transaction(self, timeout: float | None = None) -> None:
@@ -318,13 +319,16 @@ class _BlockingCalls(ProducerCalls[K, V]):
             finally:
                 self._waiting_for_room -= 1
 
-    def _commit_here(self, transactions: TransactionManager, timeout: float | None) -> bool:
+    def _commit_here(self, transactions: TransactionManager, timeout: float | None) -> tuple[bool, float | None]:
         direct = self._core.direct_sender
         if direct is None or self._background.on_loop:
-            return False
+            return False, timeout
+        limit_s = self._settings.max_block_ms / 1000 if timeout is None else timeout
+        deadline_s = time.monotonic() + limit_s
         if direct.is_driving:
-            wait_for_all(self._core.hurry(is_driven=True), min(_DRIVEN_S, _DRIVEN_S if timeout is None else timeout))
-        return transactions.commit_here(direct)
+            wait_for_all(self._core.hurry(is_driven=True), min(_DRIVEN_S, limit_s))
+        is_committed = time.monotonic() < deadline_s and transactions.commit_here(direct, deadline_s)
+        return is_committed, max(deadline_s - time.monotonic(), 0)
 
     def _may_have_room(self) -> bool:
         return self._core.is_closed or self._core.accumulator.has_room

@@ -192,9 +192,13 @@ class Sender:
             if not late and self._accumulator.has_nothing_due:
                 self._set_timer(self._accumulator.next_deadline_ms(), now_ms)
                 return
+            expired = [(batch, self._too_late(batch)) for batch in late]
+            if self._transactions is not None:
+                # They do not count as unfinished any more: a thread that gets the lock must not commit without them.
+                for batch, error in expired:
+                    self._transactions.batch_failed(batch, error)
             plan = self._accumulator.plan(now_ms, self, self.producer)
-        if late:
-            self._end([(batch, self._too_late(batch)) for batch in late])
+        self._end(expired)
         for request in plan.requests:
             self._send(request, now_ms)
         for node in plan.to_connect:

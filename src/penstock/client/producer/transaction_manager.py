@@ -95,10 +95,25 @@ class DirectRequests(Protocol):
     """A request in the calling thread: see `direct_sender`."""
 
     def hold(self, node: int, connection: Connection) -> Any:
-        """What `ask` needs, or None."""
+        """What `ask` and `release` need, or None."""
 
-    def ask(self, node: int, link: Any, api_key: ApiKey, message: Message, version: int) -> Any:
+    def ask(self, node: int, link: Any, api_key: ApiKey, message: Message, version: int, deadline_s: float) -> Any:
         """The response, or None."""
+
+    def release(self, node: int, link: Any, *, is_reusable: bool) -> None:
+        """End what `hold` began, if the calling thread holds it, even if it did not get to know what it holds."""
+
+
+class _CommitHere:
+    """A commit in the calling thread: how far it has come."""
+
+    __slots__ = ("is_begun", "is_committed", "is_over", "link", "node", "response")
+
+    def __init__(self) -> None:
+        self.is_begun = self.is_over = self.is_committed = False
+        self.node = -1
+        self.link: Any = None
+        self.response: EndTxnResponse | None = None
 
 
 class TransactionManager:
@@ -224,7 +239,7 @@ class TransactionManager:
         return highest if self.state.version >= 2 else min(highest, LAST_PRODUCE_OF_VERSION_1)
 
     def batch_failed(self, batch: ProducerBatch, error: Exception) -> None:
-        """A batch failed for good. Called with the lock held."""
+        """A batch failed for good. Called with the lock held; it may be called twice."""
         if not isinstance(error, PenstockError):
             failure = PenstockError(f"a batch for {batch.topic}-{batch.partition} failed: {error!r}")
             failure.__cause__ = error
@@ -355,30 +370,52 @@ class TransactionManager:
             self._commit_not_done(error)
             raise
 
-    def commit_here(self, direct: DirectRequests) -> bool:
+    def commit_here(self, direct: DirectRequests, deadline_s: float) -> bool:
         """Commit in the calling thread, if all is acknowledged and the coordinator is known.
 
         False: it was not possible, or has no clear outcome. `commit` does it then, or repeats it: a coordinator that
         has carried out an EndTxn of version 2 says so again.
         """
+        here = _CommitHere()
+        try:
+            try:
+                self._ask_here(here, direct, deadline_s)
+            finally:
+                self._end_here(here, direct)
+        finally:  # if Ctrl-C came before that was done
+            self._end_here(here, direct)
+        return here.is_committed
+
+    def _ask_here(self, here: _CommitHere, direct: DirectRequests, deadline_s: float) -> None:
         with self._lock:
             known = self._requests.coordinator
             if known is None or known[1].closed or not self._may_commit_here():
-                return False
-            link = direct.hold(*known)
-            if link is None:
-                return False
+                return
+            here.node, here.is_begun = known[0], True
+            here.link = direct.hold(*known)
+            if here.link is None:
+                here.is_over = True
+                return
             ask = end_of(self.state.prepared(), commit=True)
+            message = ask.build(ask.highest)
             self.state.call(Event.COMMIT)
             self._batches.close_for_sending()
             self._commit_attempts.is_doubtful = True
-        response: Any = None
-        try:
-            response = direct.ask(known[0], link, ask.api_key, ask.build(ask.highest), ask.highest)
-        finally:
-            with self._lock:
-                is_ended = self._answered_here(response)
-        return is_ended
+        here.response = direct.ask(here.node, here.link, ask.api_key, message, ask.highest, deadline_s)
+
+    def _end_here(self, here: _CommitHere, direct: DirectRequests) -> None:
+        """Leave the connection, and the state `COMMITTING`, however far the commit has come; once."""
+        if not here.is_begun or here.is_over:
+            return
+        with self._lock:
+            is_asked = self._commit_attempts.is_doubtful
+            direct.release(here.node, here.link, is_reusable=here.response is not None or not is_asked)
+            if self.state.state is State.COMMITTING:
+                if is_asked:
+                    here.is_committed = self._answered_here(here.response)
+                else:
+                    self.state.happened(Event.NOT_ENDED)
+            here.is_over = True
 
     def _may_commit_here(self) -> bool:
         state = self.state
@@ -387,12 +424,12 @@ class TransactionManager:
 
     def _answered_here(self, response: EndTxnResponse | None) -> bool:
         code = None if response is None else error_code(response.error_code)
-        if response is not None and code is ErrorCode.NONE:
+        if response is not None and code is ErrorCode.NONE and response.producer_id >= 0:
             self._adopt(ProducerId(response.producer_id, response.producer_epoch))
             self.state.happened(Event.ENDED)
             return True
-        if code is None or verdict_of(ApiKey.END_TXN, code) is Verdict.MOVED:
-            self.state.happened(Event.DOUBT)
+        if code is None or code is ErrorCode.NONE or verdict_of(ApiKey.END_TXN, code) is Verdict.MOVED:
+            self.state.happened(Event.DOUBT)  # without the next epoch, too: the loop knows what to do then
         else:
             self._commit_attempts.is_doubtful = False
             self.state.happened(Event.NOT_ENDED)
