@@ -52,6 +52,11 @@ class _Shape(NamedTuple):
         return self.mark == TEXT and isinstance(self.type, spark.StringType)
 
     @property
+    def is_text(self) -> bool:
+        """Whether its innermost values are JSON text."""
+        return self.mark == TEXT
+
+    @property
     def kind(self) -> tuple[spark.DataType, str]:
         return self.type, self.mark
 
@@ -314,6 +319,36 @@ def _string(part: dict[str, Any]) -> _Shape:
 def _field(name: str, shape: _Shape, *, is_required: bool) -> spark.StructField:
     mark = {MARK: shape.mark} if shape.mark else None
     return spark.StructField(name, shape.type, shape.is_nullable or not is_required, mark)
+
+
+# ---------------------------------------------------------------------------------------------- versions
+
+
+def changed_meaning(before: spark.StructType, after: spark.StructType) -> str:
+    """The first column of both that is JSON text in only one of them, as `a.b`; "" if there is none.
+
+    Both are STRING, but one holds abc and the other "abc" with its quotes.
+    """
+    known = {field.name: field for field in before.fields}
+    for field in after.fields:
+        old = known.get(field.name)
+        if old is None:
+            continue
+        kind, old_kind = _innermost(field.dataType), _innermost(old.dataType)
+        if isinstance(kind, spark.StructType) and isinstance(old_kind, spark.StructType):
+            inner = changed_meaning(old_kind, kind)
+            if inner:
+                return f"{field.name}.{inner}"
+        elif isinstance(kind, spark.StringType) and isinstance(old_kind, spark.StringType):
+            if _shape_of(old).is_text != _shape_of(field).is_text:
+                return field.name
+    return ""
+
+
+def _innermost(kind: spark.DataType) -> spark.DataType:
+    while isinstance(kind, spark.ArrayType | spark.MapType):
+        kind = kind.elementType if isinstance(kind, spark.ArrayType) else kind.valueType
+    return kind
 
 
 # ---------------------------------------------------------------------------------------------- all of several
