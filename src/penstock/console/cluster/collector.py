@@ -284,7 +284,9 @@ class Collector:
         self._seen_since_ms = self._seen_since_ms or time_ms
         changes = leader_changes(self._leaders, leaders, time_ms)
         if controller is not None:
-            if self._controller is not None and self._controller != controller:
+            # Kafka with KRaft names any broker as controller, another one each time. Only Penstock's can be believed.
+            is_known = any(node.id in self._versions for node in cluster.nodes)
+            if is_known and self._controller is not None and self._controller != controller:
                 changes.append(LeaderChange(time_ms, None, self._controller, controller))
             self._controller = controller
         self._elections.extend(changes)
