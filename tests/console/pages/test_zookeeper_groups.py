@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from penstock.client.addresses import ZooKeeperAddress
 from penstock.client.consumer.zookeeper_registry import Subscription, encode_registration
 from penstock.client.producer import Producer
 from penstock.client.zookeeper import new_client, start_client
+from penstock.console.pages import zookeeper_groups as pages
 from penstock.testing import Broker
 from penstock.testing.zookeeper import ZooKeeperServer
 
@@ -96,3 +98,31 @@ def test_a_group_that_does_not_exist_is_not_found(site: Visitor, name: str) -> N
 def test_without_a_zookeeper_there_is_no_such_page(visitor: Visitor) -> None:
     assert visitor.get("/groups/zookeeper").status == 404
     assert "In ZooKeeper" not in visitor.get("/groups").words
+
+
+def visit_of(*, login: bool, topics: tuple[str, ...] = (), groups: Mapping[str, object] | None = None) -> Any:
+    """Somebody who may describe these topics, and for whom the brokers say this of groups."""
+
+    async def describe_groups(names: list[str], *, with_lag: bool = True) -> dict[str, object]:
+        return {name: (groups or {})[name] for name in names}
+
+    collector = SimpleNamespace(look=lambda: SimpleNamespace(topics=topics))
+    account = SimpleNamespace(collector=collector, admin=SimpleNamespace(describe_groups=describe_groups))
+    return SimpleNamespace(console=SimpleNamespace(options=SimpleNamespace(login=login)), account=account)
+
+
+@pytest.mark.parametrize(
+    ("subscription", "open_", "limited"),
+    [
+        (Subscription("static", {"mine": 1, "secret": 2}), "mine (1), secret (2)", "mine (1)"),
+        (Subscription("static", {"secret": 2}), "secret (2)", "\u2013"),
+        (Subscription("white_list", {"secret-.*": 2}), "all topics like secret-.* (2)", "topics by a pattern"),
+        (Subscription("black_list", {"mine": 1}), "all topics but those like mine (1)", "topics by a pattern"),
+        ("cannot be read: secret", "cannot be read: secret", "\u2013"),
+    ],
+)
+def test_a_subscription_shows_only_topics_that_the_visitor_may_describe(
+    subscription: Subscription | str, open_: str, limited: str
+) -> None:
+    assert pages.reads(visit_of(login=False), subscription) == open_
+    assert pages.reads(visit_of(login=True, topics=("mine",)), subscription) == limited

@@ -19,6 +19,7 @@ from penstock.client.consumer.zookeeper_registry import (
     CONSUMERS,
     GroupPaths,
     RegistryError,
+    Subscription,
     check_node_name,
     decode_registration,
 )
@@ -51,8 +52,8 @@ class GroupPartition(NamedTuple):
 
 class ZooKeeperGroup(NamedTuple):
     name: str
-    members: Mapping[str, str]
-    """What each member subscribes to, in words."""
+    members: Mapping[str, Subscription | str]
+    """What each member subscribes to, or why that is not known."""
     partitions: tuple[GroupPartition, ...]
     is_cut: bool
     """Whether it has more partitions than are shown."""
@@ -184,12 +185,10 @@ def _partition(key: TopicPartition, data: Mapping[str, bytes | None], offset: st
         return GroupPartition(key, None, who, str(error))
 
 
-def _subscription(data: bytes | None) -> str:
+def _subscription(data: bytes | None) -> Subscription | str:
     if data is None:
         return "has left"
     try:
-        found = decode_registration(data)
+        return decode_registration(data)
     except RegistryError as error:
         return f"cannot be read: {error}"
-    words = {"static": "", "white_list": "all topics like ", "black_list": "all topics but those like "}
-    return words[found.kind] + ", ".join(f"{topic} ({count})" for topic, count in sorted(found.streams.items()))

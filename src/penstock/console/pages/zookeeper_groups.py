@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from penstock.client.admin import OffsetResult
 from penstock.client.cluster_metadata import TopicPartition
+from penstock.client.consumer.zookeeper_registry import Subscription
 from penstock.client.errors import AuthorizationError, ConfigError, PenstockError
 from penstock.console.app import Handler, NotThere, Visit
 from penstock.console.cluster.state import page_of
@@ -114,7 +115,7 @@ async def group(visit: Visit) -> Response:
             ("Behind", duration(max(ages.values(), default=0.0 if lags else None))), ("Kept in", str(zookeeper.where)),
         ),
         _partitions(found, shown, ends, ages),
-        _members(found),
+        _members(visit, found),
         heading=trail(("Groups", "/groups"), ("In ZooKeeper", "/groups/zookeeper"), (name, None)),
     )  # fmt: skip
 
@@ -179,11 +180,23 @@ def _partitions(
     return h.div(cut, table(columns, rows, caption="Partitions"))
 
 
-def _members(found: ZooKeeperGroup) -> Html | None:
+def _members(visit: Visit, found: ZooKeeperGroup) -> Html | None:
     if not found.members:
         return None
-    rows = [(h.span(name, cls="mono"), words) for name, words in found.members.items()]
+    rows = [(h.span(name, cls="mono"), reads(visit, each)) for name, each in found.members.items()]
     return card("Members", table([Column("Member"), Column("Reads (threads)")], rows, caption="Members"))
+
+
+def reads(visit: Visit, subscription: Subscription | str) -> str:
+    """What a member subscribes to, as far as the visitor may see its topics. A pattern may name any topic."""
+    if visit.console.options.login and (isinstance(subscription, str) or subscription.kind != "static"):
+        return "\u2013" if isinstance(subscription, str) else "topics by a pattern"
+    if isinstance(subscription, str):
+        return subscription
+    words = {"static": "", "white_list": "all topics like ", "black_list": "all topics but those like "}
+    is_pattern = subscription.kind != "static"
+    streams = [f"{each} ({n})" for each, n in sorted(subscription.streams.items()) if is_pattern or _may_see(visit, each)]
+    return words[subscription.kind] + ", ".join(streams) or "\u2013"
 
 
 PAGES: Final[dict[str, Handler]] = {"/groups/zookeeper": groups, "/groups/zookeeper/show": group}
