@@ -181,7 +181,11 @@ def test_names_may_be_words_of_json_schema(name: str) -> None:
     assert columns({**part, "definitions": {"Id": INTEGER}}) == {name: "bigint"}
     for keyword in ("definitions", "$defs"):
         named = {name: part, "Id": INTEGER}
-        document = {"properties": {"x": {"$ref": f"#/{keyword}/{name}"}}, "definitions": {"Id": INTEGER}, keyword: named}
+        document = {
+            "properties": {"x": {"$ref": f"#/{keyword}/{name}"}},
+            "definitions": {"Id": INTEGER},
+            keyword: named,
+        }
         assert columns(document) == {"x": f"struct<{name}:bigint>"}
 
 

@@ -61,6 +61,7 @@ from penstock.console.cluster.state import (
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+D = TypeVar("D")
 
 INTERVAL_S: Final = 3.0
 _SHARE: Final = 4
@@ -229,6 +230,7 @@ class Collector:
             old = self.snapshot
             snapshot.cluster, snapshot.brokers, snapshot.topics = old.cluster, old.brokers, old.topics
             snapshot.groups, snapshot.moves = old.groups, old.moves
+            snapshot.may_describe_cluster = old.may_describe_cluster
         snapshot.elections, snapshot.seen_since_ms = tuple(reversed(self._elections)), self._seen_since_ms
         snapshot.traffic = tuple(self._traffic)
         snapshot.errors = tuple(self._errors[:_MOST_ERRORS])
@@ -250,12 +252,13 @@ class Collector:
         listed = await self._part("consumer groups", admin.list_groups(timeout_ms=_TIMEOUT_MS), [])
         groups = group_rows(listed, self.snapshot.groups)
         await self._read_lags(listed, groups)
-        moves = await self._part("moves", admin.list_partition_reassignments(timeout_ms=_TIMEOUT_MS), {})
+        moves = await self._part("moves", admin.list_partition_reassignments(timeout_ms=_TIMEOUT_MS), None)
         await self._find_http(cluster)
         await self._meter(rows.values(), snapshot.time_ms)
         brokers = broker_rows(cluster, topics, self._disks, self._versions)
         snapshot.cluster, snapshot.brokers, snapshot.topics = cluster, brokers, rows
-        snapshot.groups, snapshot.moves = groups, moves
+        snapshot.groups, snapshot.moves = groups, moves or {}
+        snapshot.may_describe_cluster = moves is not None
         findings = replica_findings(topics) + min_insync_findings(self._min_insync, topics) + self._slow_findings
         findings += state_findings(brokers, groups.values())
         order = {PROBLEM: 0, NOTE: 1, OK: 2}
@@ -267,7 +270,7 @@ class Collector:
             raise RuntimeError("the collector has not started")
         return self._admin
 
-    async def _part(self, what: str, call: Awaitable[T], default: T) -> T:
+    async def _part(self, what: str, call: Awaitable[T], default: D) -> T | D:
         """A part of the snapshot that may be forbidden, or unknown to old brokers, without the others failing."""
         try:
             return await call

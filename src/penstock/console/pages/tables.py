@@ -1,8 +1,9 @@
 """Pipelines and tables: until when each table is complete, its audit by hour, its dead letters and their replay.
 
 Tables are files of whoever started the console, so a visitor's own rights decide what is shown of them: those who may
-describe the topic see that its table exists, those who may read it see its counts by hour and its dead letters, and
-those who may alter the topic's settings may try the dead letters again.
+describe the topic see its table in the list, with its counts, those who may read it see its counts by hour and its dead
+letters, and those who may alter the topic's settings may try the dead letters again. Pipelines, and what failed, may be
+about any topic: they are for those who may describe the cluster.
 """
 
 from __future__ import annotations
@@ -107,6 +108,11 @@ def visible(visit: Visit, view: View) -> dict[str, TableRow]:
     return {name: row for name, row in view.tables.items() if row.topic in topics}
 
 
+def may_see_all(visit: Visit) -> bool:
+    """Whether the visitor sees pipelines and messages, which may be about any topic."""
+    return not visit.console.options.login or visit.account.collector.look().may_describe_cluster
+
+
 async def _row(visit: Visit, name: str) -> TableRow:
     """A table whose topic the visitor may read. Raises what the brokers say if not."""
     await visit.snapshot()
@@ -120,14 +126,20 @@ async def _row(visit: Visit, name: str) -> TableRow:
 
 
 async def _check_read(visit: Visit, topic: str) -> None:
-    """Raises what the brokers say if the visitor may not read the topic. Without logins a topic may be gone."""
+    """Raises what the brokers say if the visitor may not read the topic. Without logins a topic may be gone, and a
+    damaged table has none."""
+    login = visit.console.options.login
+    if not topic and not login:
+        return
     try:
         described = await visit.account.admin.describe_topic(topic)
         keys = [TopicPartition(topic, part.index) for part in described.partitions if part.leader is not None][:1]
+        if login and not keys:
+            raise NotThere(f"Nobody can say whether you may read {topic}: none of its partitions has a leader.")
         _, ends = await ends_of(visit.account.admin, keys, "read_committed")
         answers = await fetch(visit.account.admin, ends, isolation="read_committed", partition_bytes=1)
     except UnknownTopic:
-        if visit.console.options.login:
+        if login:
             raise
         return
     for answer in answers.values():
@@ -181,15 +193,17 @@ def _parts(visit: Visit, view: View) -> Html:
     if not view.is_known:
         return h.div(h.p("Reading the warehouse …"), cls="empty", role="status")
     return joined(
-        problems(view), _pipelines(view.pipelines), _list(visit, view),
+        problems(visit, view), _pipelines(view.pipelines) if may_see_all(visit) else None, _list(visit, view),
         h.p("As of ", moment(view.time_ms), f" UTC, read in {duration(view.took_s)}", cls="none asof"),
     )  # fmt: skip
 
 
-def problems(view: View) -> Html | None:
+def problems(visit: Visit, view: View) -> Html | None:
     """What could not be read."""
     if not view.errors:
         return None
+    if not may_see_all(visit):
+        return h.div(h.p("Parts of the warehouse could not be read."), cls="card problem", role="alert")
     return h.div([h.p(" ".join(filter(None, each))) for each in view.errors], cls="card problem", role="alert")
 
 
@@ -289,6 +303,8 @@ def findings(visit: Visit) -> list[Finding]:
         for row in visible(visit, view).values()
         if row.trouble
     ]
+    if not may_see_all(visit):
+        return found
     found += [
         Finding(PROBLEM, "pipelines", each.name, f"is {each.shown_state}{': ' if each.message else ''}{each.message}",
                 _advice("Start it again", warehouse, "pipeline", "run", each.name))

@@ -362,9 +362,9 @@ def changed_meaning(before: spark.StructType, after: spark.StructType) -> str:
             inner = changed_meaning(old_kind, kind)
             if inner:
                 return f"{field.name}.{inner}"
-        elif isinstance(kind, spark.StringType) and isinstance(old_kind, spark.StringType):
-            if _shape_of(old).is_text != _shape_of(field).is_text:
-                return field.name
+        both_text = isinstance(kind, spark.StringType) and isinstance(old_kind, spark.StringType)
+        if both_text and _shape_of(old).is_text != _shape_of(field).is_text:
+            return field.name
     return ""
 
 
