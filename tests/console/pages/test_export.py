@@ -12,8 +12,11 @@ from tests.cli.commands import Shell
 from tests.console.visitor import Answer, Visitor
 from tests.timeouts import until
 
+from penstock.cli.records.codecs import record_of
 from penstock.client.producer import Producer
 from penstock.console.pages import export
+from penstock.console.records.decoding import Decoded, Registry
+from penstock.console.records.reading import Shown
 from penstock.testing import Broker
 from penstock.testing.pytest_plugin import topic_name
 
@@ -62,6 +65,17 @@ def test_a_browse_is_downloaded_as_lines_that_produce_reads_back(visitor: Visito
     broker.create_topic(f"{topic}-again", 2)
     shell.done("produce", f"{topic}-again", "--format", "json", stdin=answer.text)
     assert without_place(lines(visitor.get(f"/topics/{topic}-again/export"))) == without_place(found)
+
+
+def test_a_line_with_what_a_registry_decodes_and_without_a_time_is_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export, "decode", lambda *_: Decoded('{"id": 1}', "avro"))
+    record = Shown(0, 7, -1, b"k", b"\0\0\0\0\x01\x02", ())
+    document = export.document_of("views", record, Registry("http://127.0.0.1:1"))
+    assert document["decoded"] == '{"id": 1}'
+    read_back = record_of(export._json_line(document))
+    assert (read_back["value"], read_back["timestamp"]) == (record.value, None)
+    cells = dict(zip(export._COLUMNS, export._cells(document), strict=True))
+    assert (cells["timestamp"], cells["time"]) == ("", "")
 
 
 def test_a_search_is_downloaded_with_what_it_found(visitor: Visitor) -> None:

@@ -23,6 +23,7 @@ from penstock.client.admin import (
     GroupListing,
     LogDirectory,
     OffsetResult,
+    PartitionReassignment,
     TopicDescription,
 )
 from penstock.client.cluster_metadata import TopicPartition
@@ -61,7 +62,6 @@ from penstock.console.cluster.state import (
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-D = TypeVar("D")
 
 INTERVAL_S: Final = 3.0
 _SHARE: Final = 4
@@ -252,7 +252,9 @@ class Collector:
         listed = await self._part("consumer groups", admin.list_groups(timeout_ms=_TIMEOUT_MS), [])
         groups = group_rows(listed, self.snapshot.groups)
         await self._read_lags(listed, groups)
-        moves = await self._part("moves", admin.list_partition_reassignments(timeout_ms=_TIMEOUT_MS), None)
+        moves: dict[TopicPartition, PartitionReassignment] | None = await self._part(
+            "moves", admin.list_partition_reassignments(timeout_ms=_TIMEOUT_MS), None
+        )
         await self._find_http(cluster)
         await self._meter(rows.values(), snapshot.time_ms)
         brokers = broker_rows(cluster, topics, self._disks, self._versions)
@@ -270,7 +272,7 @@ class Collector:
             raise RuntimeError("the collector has not started")
         return self._admin
 
-    async def _part(self, what: str, call: Awaitable[T], default: D) -> T | D:
+    async def _part(self, what: str, call: Awaitable[T], default: T) -> T:
         """A part of the snapshot that may be forbidden, or unknown to old brokers, without the others failing."""
         try:
             return await call

@@ -121,7 +121,8 @@ def _lines(kind: str, topic: str, records: Sequence[Shown], registry: Registry |
 def document_of(topic: str, record: Shown, registry: Registry | None) -> dict[str, Any]:
     """A record as JSON. What a registry's schema makes of its value is added under "decoded"."""
     document: dict[str, Any] = {
-        "topic": topic, "partition": record.partition, "offset": record.offset, "timestamp": record.timestamp,
+        "topic": topic, "partition": record.partition, "offset": record.offset,
+        "timestamp": record.timestamp if record.timestamp >= 0 else None,  # without one, a new record gets its own
         **_named("key", record.key), **_named("value", record.value),
         "headers": [[name, _header(value)] for name, value in record.headers],
     }  # fmt: skip
@@ -158,7 +159,7 @@ def _json_line(document: dict[str, Any]) -> bytes:
 def _cells(document: dict[str, Any]) -> list[str]:
     stamp = document["timestamp"]
     cells = {**document, "headers": json.dumps(document["headers"], ensure_ascii=False), "time": ""}
-    if 0 <= stamp < 253_402_300_800_000:
+    if stamp is not None and stamp < 253_402_300_800_000:
         cells["time"] = datetime.fromtimestamp(stamp / 1000, UTC).isoformat(timespec="milliseconds")
     return ["" if cells.get(name) is None else str(cells[name]) for name in _COLUMNS]
 
