@@ -127,7 +127,8 @@ def test_only_so_many_files_at_once(visitor: Visitor, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("path", "status"),
     [("orders/export?as=exe", 400), ("absent/export", 404), ("orders/export?where=json&path=a+b", 400),
-     ("orders/export?partition=9", 400), ("orders/export?most=x", 200), ("empty/export", 200)],
+     ("orders/export?partition=9", 400), ("orders/export?most=x", 200),
+     ("orders/export?find=1&text=", 400), ("orders/export?find=1&text=u1&partition=1", 200), ("empty/export", 200)],
 )  # fmt: skip
 def test_odd_downloads(visitor: Visitor, path: str, status: int) -> None:
     assert visitor.get(f"/topics/{path}").status == status
@@ -136,3 +137,14 @@ def test_odd_downloads(visitor: Visitor, path: str, status: int) -> None:
 def test_the_records_page_offers_both_files(visitor: Visitor) -> None:
     until(lambda: "orders" in visitor.get("/topics").words, "topics")
     assert visitor.get("/topics/orders/records").text.count('formaction="/topics/orders/export"') == 4
+
+
+def test_a_search_is_downloaded_with_the_partition_and_the_transactions_of_the_page(visitor: Visitor) -> None:
+    found = lines(visitor.get("/topics/orders/export", find=1, text="user", partition=1, all=1))
+    assert len(found) == 100
+    assert {each["partition"] for each in found} == {1}
+    page = visitor.get("/topics/orders/records").text
+    assert page.count('<input type="hidden" name="find" value="1">') == 1
+    script = visitor.get("/static/console.js").text
+    # One query for the search on the screen and for its file.
+    assert script.count("const query = wanted();") == 2

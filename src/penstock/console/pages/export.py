@@ -56,7 +56,7 @@ async def export(visit: Visit) -> Response:
     indexes = await indexes_of(visit, name)
     view = RecordsView(visit, indexes)
     most = visit.number("most", MOST_RECORDS, least=1, most=MOST_RECORDS)
-    is_search = bool(visit.query.get("text") or visit.query.get("path"))
+    is_search = any(visit.query.get(each) for each in ("find", "text", "path"))
     found = _searched(visit, name, view, most) if is_search else _browsed(visit, name, view, most)
     file: IO[bytes] = tempfile.SpooledTemporaryFile(_SPOOLED)  # noqa: SIM115 - closed when it is sent
     _running.add(file)
