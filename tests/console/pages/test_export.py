@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 import json
-from typing import Any
+from collections.abc import Iterator
+from typing import IO, Any
 
 import pytest
 from tests.cli.commands import Shell
@@ -122,6 +124,44 @@ def test_only_so_many_files_at_once(visitor: Visitor, monkeypatch: pytest.Monkey
     monkeypatch.setattr(export, "_AT_ONCE", 1)
     for _ in range(3):
         assert visitor.get("/topics/orders/export").status == 200
+        until(lambda: not export._running, "the end of the file")
+
+
+def test_a_file_counts_from_the_request_until_it_was_sent(visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    indexes_of, pieces = export.indexes_of, export._pieces
+
+    async def counted_indexes(*given: Any) -> list[int]:
+        seen.append(len(export._running))
+        return await indexes_of(*given)
+
+    def counted_pieces(file: IO[bytes]) -> Iterator[bytes]:
+        seen.append(len(export._running))
+        yield from pieces(file)
+
+    monkeypatch.setattr(export, "indexes_of", counted_indexes)
+    monkeypatch.setattr(export, "_pieces", counted_pieces)
+    assert visitor.get("/topics/orders/export").status == 200
+    assert seen == [1, 1]
+    assert visitor.get("/topics/absent/export").status == 404
+    until(lambda: not export._running, "no file")
+
+
+def test_a_visitor_who_goes_away_leaves_no_file_behind() -> None:
+    file = io.BytesIO(b"x" * 10)
+    export._running.add(file)
+
+    async def send(_: Any) -> None:
+        raise OSError("the visitor is gone")
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    response = export._FileResponse(file, "text/csv", {})
+    with pytest.raises(Exception):  # noqa: B017, PT011 - Starlette's own error, by version
+        asyncio.run(response({"type": "http", "asgi": {"spec_version": "2.4"}}, receive, send))
+    assert file.closed
+    assert file not in export._running
 
 
 @pytest.mark.parametrize(

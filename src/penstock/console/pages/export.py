@@ -14,12 +14,13 @@ import json
 import re
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import IO, Any, Final
 
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from penstock.client.errors import PenstockError
 from penstock.console.app import Handler, Invalid, Visit
@@ -52,33 +53,51 @@ async def export(visit: Visit) -> Response:
         raise Invalid(f"{kind!r} is not a format of files; use jsonl or csv.")
     if len(_running) >= _AT_ONCE:
         return PlainTextResponse("Too many files are being collected; try again in a moment.", 503)
+    file: IO[bytes] = tempfile.SpooledTemporaryFile(_SPOOLED)  # noqa: SIM115 - closed when it was sent
+    _running.add(file)
+    try:
+        return await _exported(visit, kind, file)
+    except BaseException:
+        _release(file)
+        raise
+
+
+def _release(file: IO[bytes]) -> None:
+    _running.discard(file)
+    file.close()
+
+
+async def _exported(visit: Visit, kind: str, file: IO[bytes]) -> Response:
     name = name_of(visit)
     indexes = await indexes_of(visit, name)
     view = RecordsView(visit, indexes)
     most = visit.number("most", MOST_RECORDS, least=1, most=MOST_RECORDS)
     is_search = any(visit.query.get(each) for each in ("find", "text", "path"))
     found = _searched(visit, name, view, most) if is_search else _browsed(visit, name, view, most)
-    file: IO[bytes] = tempfile.SpooledTemporaryFile(_SPOOLED)  # noqa: SIM115 - closed when it is sent
-    _running.add(file)
-    try:
-        count, is_whole = await _collected(file, kind, name, found, visit.console.registry)
-    except BaseException:
-        file.close()
-        raise
-    finally:
-        _running.discard(file)
+    count, is_whole = await _collected(file, kind, name, found, visit.console.registry)
     file_name = f"{_UNSAFE.sub('_', name)}-{count}-records{'' if is_whole else '-incomplete'}.{kind}"
-    return StreamingResponse(
-        _pieces(file), media_type=_TYPES[kind],
-        headers={"Content-Disposition": f'attachment; filename="{file_name}"', "Content-Length": str(file.tell())},
-    )  # fmt: skip
+    headers = {"Content-Disposition": f'attachment; filename="{file_name}"', "Content-Length": str(file.tell())}
+    return _FileResponse(file, _TYPES[kind], headers)
+
+
+class _FileResponse(StreamingResponse):
+    """Sends a file. However that ends, the file is closed, and another one may be collected."""
+
+    def __init__(self, file: IO[bytes], media_type: str, headers: Mapping[str, str]) -> None:
+        super().__init__(_pieces(file), media_type=media_type, headers=headers)
+        self._file = file
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            _release(self._file)
 
 
 def _pieces(file: IO[bytes]) -> Iterator[bytes]:
-    with file:
-        file.seek(0)
-        while piece := file.read(_PIECE):
-            yield piece
+    file.seek(0)
+    while piece := file.read(_PIECE):
+        yield piece
 
 
 async def _collected(
