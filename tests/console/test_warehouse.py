@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -107,13 +108,50 @@ def test_nobody_reads_it_while_nobody_looks(tmp_path: Path, monkeypatch: pytest.
     idle.look()
     until(lambda: counts.exists() and len(counts.read_text().splitlines()) > 2, "readings")
     monkeypatch.setattr(module, "_WANTED_S", -1.0)
-    until(lambda: not idle._wake.is_set(), "a rest")
+    until(lambda: idle.is_resting, "a rest")
     before = counts.read_text()
     assert idle.view.is_known
     monkeypatch.setattr(module, "_WANTED_S", 60.0)
     idle.look()
     until(lambda: counts.read_text() != before, "another reading")
     idle.close()
+
+
+def test_a_visit_just_before_a_rest_is_not_forgotten(tmp_path: Path) -> None:
+    warehouse = saying(tmp_path, '{"time": 1, "tables": []}')
+
+    class Wake(threading.Event):
+        """A visit comes right before the first look at whether there was one."""
+
+        def clear(self) -> None:
+            if not warehouse.view.is_known:
+                warehouse._wanted_at = time.monotonic()
+                self.set()
+            super().clear()
+
+    warehouse._wake, warehouse._wanted_at = Wake(), float("-inf")
+    thread = threading.Thread(target=warehouse._run, daemon=True)
+    thread.start()
+    assert warehouse._ready.wait(PATIENCE_S)
+    warehouse.close()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+
+
+def test_what_a_command_reports_otherwise_is_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    script = "yes early | head -c 70000 >&2; echo 'Traceback: the last words' >&2; exit 3"
+    broken = Warehouse(options(tmp_path, ("sh", "-c", script)), "127.0.0.1:1", {})
+    with pytest.raises(WarehouseError, match="ended with code 3"):
+        broken.letters("views", "")
+    (line,) = [each.getMessage() for each in caplog.records]
+    assert "code=3" in line
+    assert "the last words" in line
+    assert len(line) < 3_000
+
+
+def test_a_reason_that_cannot_be_an_argument_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(WarehouseError, match="cannot be started"):
+        saying(tmp_path, "{}").letters("views", "\0")
 
 
 def test_tables_that_cannot_be_read_any_more_stay_with_the_error(

@@ -33,6 +33,7 @@ _DEAD_S: Final = 60.0
 _REPLAY_S: Final = 3600.0
 _MOST_BYTES: Final = 32 * 1024 * 1024
 _ERROR_BYTES: Final = 64 * 1024
+_LOGGED_BYTES: Final = 2_000
 _MOST_REPLAYS: Final = 2
 _KEPT_REPLAYS: Final = 50
 MOST_LETTERS: Final = 100
@@ -252,6 +253,8 @@ class Warehouse:
         self._ready, self._wake, self._pause = threading.Event(), threading.Event(), threading.Event()
         self._wanted_at = 0.0
         self._closing = False
+        self.is_resting = False
+        """Whether nobody has looked for a while."""
 
     def look(self) -> View:
         """The view, which is kept up to date from now on for a while."""
@@ -334,9 +337,12 @@ class Warehouse:
 
     def _run(self) -> None:
         while not self._closing:
-            if time.monotonic() - self._wanted_at > _WANTED_S:
-                self._wake.clear()
+            # Cleared before the test: a visit in between must not be forgotten.
+            self._wake.clear()
+            if time.monotonic() - self._wanted_at > _WANTED_S and not self._closing:
+                self.is_resting = True
                 self._wake.wait()
+                self.is_resting = False
                 continue
             self._pause.clear()
             started = time.monotonic()
@@ -388,7 +394,7 @@ class Warehouse:
             try:
                 return msgspec.json.decode(text, type=kind)
             except msgspec.DecodeError:
-                raise _reported(_read_back(reported, _ERROR_BYTES), code) from None
+                raise _reported(_end_of(reported, _ERROR_BYTES), code) from None
 
     def _ended(self, words: list[str], printed: IO[bytes], reported: IO[bytes], timeout_s: float) -> int:
         with self._lock:
@@ -398,6 +404,8 @@ class Warehouse:
                 child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=printed, stderr=reported)
             except OSError as error:
                 raise WarehouseError(f"A command cannot be started: {error.strerror or error}.") from None
+            except ValueError as error:  # a null byte in a name
+                raise WarehouseError(f"A command cannot be started: {error}.") from None
             self._children.add(child)
         try:
             return child.wait(timeout_s)
@@ -423,6 +431,11 @@ def _read_back(file: IO[bytes], most: int) -> bytes:
     return file.read(most)
 
 
+def _end_of(file: IO[bytes], most: int) -> bytes:
+    file.seek(max(0, file.seek(0, os.SEEK_END) - most))
+    return file.read(most)
+
+
 def _reported(text: bytes, code: int) -> WarehouseError:
     """The error that a command printed for programs."""
     for line in reversed(text.decode("utf-8", "replace").splitlines()):
@@ -432,6 +445,7 @@ def _reported(text: bytes, code: int) -> WarehouseError:
             continue
         if isinstance(document, dict) and isinstance(document.get("message"), str):
             return WarehouseError(document["message"], str(document.get("hint") or ""))
+    _log.warning("warehouse command failed: code=%d stderr=%r", code, text[-_LOGGED_BYTES:].decode("utf-8", "replace"))
     return WarehouseError(f"The command that reads the warehouse ended with code {code}.", "See the console's log.")
 
 
