@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import threading
 import time
@@ -11,6 +12,8 @@ import pytest
 from tests.timeouts import PATIENCE_S, until
 
 from penstock.console import warehouse as module
+from penstock.console.accounts import Account, ConsoleOptions
+from penstock.console.server import ConsoleServer
 from penstock.console.warehouse import Warehouse, WarehouseError, WarehouseOptions
 from penstock.properties_file import read_properties
 
@@ -64,6 +67,51 @@ def test_only_so_many_replays_at_once(tmp_path: Path) -> None:
     warehouse.close()
     assert warehouse.replays["one"].done.wait(PATIENCE_S)
     assert warehouse.replays["one"].is_failed
+
+
+def test_a_replay_outlives_a_logout_but_not_the_console(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    given = options(tmp_path, ("sh", "-c", f"echo $$ > {mark}; exec sleep 1000"))
+    server = ConsoleServer(ConsoleOptions("127.0.0.1:1", login=True, warehouse=given))
+    accounts = server.console.accounts
+
+    async def run() -> None:
+        account = Account(ConsoleOptions("127.0.0.1:1", warehouse=given), "bob", {})
+        accounts._by_session["session"] = account
+        assert account.warehouse is not None
+        assert not server.is_busy
+        replay = account.warehouse.replay("views")
+        until(lambda: mark.is_file() and mark.read_text().strip().isdigit(), "the command")
+        await accounts.logout("session")
+        assert not replay.done.is_set()
+        assert _lives(mark.read_text().strip())
+        assert server.is_busy
+        await accounts.close()
+        assert replay.done.wait(PATIENCE_S)
+        assert not _lives(mark.read_text().strip())
+        assert not server.is_busy
+
+    asyncio.run(run())
+
+
+def test_a_replay_that_begins_while_its_visitor_leaves_goes_on(tmp_path: Path) -> None:
+    warehouse = saying(tmp_path, '{"tried": 3, "landed": 2}')
+    warehouse.close(keep_replays=True)
+    replay = warehouse.replay("views")
+    assert replay.done.wait(PATIENCE_S)
+    assert replay.text == "3 dead letters were tried again, 2 landed."
+    with pytest.raises(WarehouseError, match="stopping"):
+        warehouse.letters("views", "")
+
+
+def test_all_visitors_share_so_many_replays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_REPLAYS", threading.BoundedSemaphore(1))
+    one, other = saying(tmp_path, "{}"), saying(tmp_path, "{}")
+    with module._REPLAYS, pytest.raises(WarehouseError, match="Other visitors"):
+        one.replay("views")
+    assert not one.is_replaying
+    for warehouse in (one, other):
+        assert warehouse.replay("views").done.wait(PATIENCE_S)
 
 
 @pytest.mark.parametrize(
