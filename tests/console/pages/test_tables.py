@@ -28,7 +28,7 @@ from penstock.client.admin import (
 )
 from penstock.console.app import NotThere
 from penstock.console.pages import tables as pages
-from penstock.console.warehouse import PipelineRow, View, WarehouseOptions
+from penstock.console.warehouse import DeadLetter, PipelineRow, View, WarehouseOptions
 from penstock.testing import Broker
 from penstock.testing.pytest_plugin import topic_name
 
@@ -293,6 +293,12 @@ def visit_of(
     )
     console_ = SimpleNamespace(options=SimpleNamespace(login=login))
     return SimpleNamespace(console=console_, account=account, query={}, number=lambda *_, least: least)
+
+
+@pytest.mark.parametrize(("length", "known", "is_cut"), [(400, 400, False), (401, 401, True), (2_000, 3_000, True)])
+def test_a_value_that_is_cut_says_so(length: int, known: int, is_cut: bool) -> None:
+    letter = DeadLetter(0, 1, 2, "bad", False, known, "x" * length)
+    assert ("\u2026" in str(pages._value(letter))) == is_cut
 
 
 def test_without_a_leader_nobody_can_say_whether_a_visitor_may_read() -> None:

@@ -151,6 +151,16 @@ def test_only_groups_that_the_visitor_may_describe_are_counted() -> None:
     assert (found.rows, found.total) == (["secret"], 1)
 
 
+@pytest.mark.parametrize(
+    ("lags", "ages", "seconds"),
+    [([], [], None), ([0, -2], [], 0.0), ([0, 70_000], [], None), ([0, 3], [1.5], 1.5), ([5, 3], [1.5, 4.0], 4.0)],
+)
+def test_a_group_whose_records_cannot_be_read_is_not_said_to_be_up_to_date(
+    lags: list[int], ages: list[float], seconds: float | None
+) -> None:
+    assert pages._behind(lags, ages) == seconds
+
+
 def test_only_so_many_groups_of_a_list_are_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "_MOST_ASKED", 2)
     answers = {name: UnknownGroup(ErrorCode.GROUP_ID_NOT_FOUND) for name in ("a", "b")}  # the third would be a KeyError

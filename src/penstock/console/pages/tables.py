@@ -73,6 +73,7 @@ _EVENT_S: Final = 2.0
 _FIRST_S: Final = 3.0
 _REPLAY_S: Final = 10.0
 _MOST_REASONS: Final = 20
+_VALUE_CHARS: Final = 400
 _PARTS: Final = (
     ("landed", "landed"), ("empty", "no record"), ("dead", "dead"), ("dropped", "dropped"), ("waiting", "waiting"),
     ("missing", "missing"), ("surplus", "duplicate"),
@@ -513,8 +514,9 @@ def _letters(row: TableRow, letters: list[DeadLetter], count: int) -> Html:
 def _value(letter: DeadLetter) -> Child:
     if letter.value is None:
         return h.span("null", cls="none")
-    cut = letter.bytes is not None and letter.bytes > len(letter.value.encode("utf-8", "replace"))
-    start = " ".join(letter.value[:400].split())
+    is_part = letter.bytes is not None and letter.bytes > len(letter.value.encode("utf-8", "replace"))
+    cut = is_part or len(letter.value) > _VALUE_CHARS
+    start = " ".join(letter.value[:_VALUE_CHARS].split())
     return joined(h.span(start, cls="mono"), h.small(f" … {size(letter.bytes)}") if cut else None)
 
 

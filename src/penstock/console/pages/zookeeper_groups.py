@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -127,12 +128,17 @@ async def group(visit: Visit) -> Response:
         facts(
             ("Members", number(len(found.members))), ("Partitions", number(len(shown))),
             ("Records behind", number(sum(max(0, lag) for lag in lags)) if lags else "\u2013"),
-            ("Behind", duration(max(ages.values(), default=0.0 if lags else None))), ("Kept in", str(zookeeper.where)),
+            ("Behind", duration(_behind(lags, ages.values()))), ("Kept in", str(zookeeper.where)),
         ),
         _partitions(found, shown, ends, ages),
         _members(visit, found),
         heading=trail(("Groups", "/groups"), ("In ZooKeeper", "/groups/zookeeper"), (name, None)),
     )  # fmt: skip
+
+
+def _behind(lags: Sequence[int], ages: Iterable[float]) -> float | None:
+    """How far behind a group is, in seconds; None if that cannot be read."""
+    return max(ages, default=0.0 if lags and max(lags) <= 0 else None)
 
 
 async def _ends(visit: Visit, shown: list[GroupPartition]) -> dict[TopicPartition, int]:
