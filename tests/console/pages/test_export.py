@@ -17,6 +17,7 @@ from tests.timeouts import until
 from penstock.cli.records.codecs import record_of
 from penstock.client.producer import Producer
 from penstock.console.pages import export
+from penstock.console.pages.records import indexes_of
 from penstock.console.records.decoding import Decoded, Registry
 from penstock.console.records.reading import Shown
 from penstock.testing import Broker
@@ -129,7 +130,7 @@ def test_only_so_many_files_at_once(visitor: Visitor, monkeypatch: pytest.Monkey
 
 def test_a_file_counts_from_the_request_until_it_was_sent(visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    indexes_of, pieces = export.indexes_of, export._pieces
+    pieces = export._pieces
 
     async def counted_indexes(*given: Any) -> list[int]:
         seen.append(len(export._running))

@@ -28,7 +28,7 @@ from penstock.client.admin import (
 )
 from penstock.console.app import NotThere
 from penstock.console.pages import tables as pages
-from penstock.console.warehouse import DeadLetter, PipelineRow, View, WarehouseOptions
+from penstock.console.warehouse import DeadLetter, PipelineRow, Reason, TableRow, View, WarehouseOptions
 from penstock.testing import Broker
 from penstock.testing.pytest_plugin import topic_name
 
@@ -299,6 +299,14 @@ def visit_of(
 def test_a_value_that_is_cut_says_so(length: int, known: int, is_cut: bool) -> None:
     letter = DeadLetter(0, 1, 2, "bad", False, known, "x" * length)
     assert ("\u2026" in str(pages._value(letter))) == is_cut
+
+
+def test_only_a_reason_is_a_link_to_its_dead_letters() -> None:
+    row = TableRow("views", reasons=[Reason("bad", 2), Reason("", 1)])
+    shown_ = str(pages._reasons(row))
+    assert "reason=bad" in shown_
+    assert "(no reason)" in shown_
+    assert shown_.count("href=") == 1
 
 
 def test_without_a_leader_nobody_can_say_whether_a_visitor_may_read() -> None:

@@ -456,8 +456,8 @@ def _reasons(row: TableRow) -> Html | None:
     if not row.reasons:
         return None
     rows = [
-        (h.a(each.reason or "(no reason)", href=with_query("/tables/dead", name=row.name, reason=each.reason)),
-         number(each.count))
+        (h.a(each.reason, href=with_query("/tables/dead", name=row.name, reason=each.reason)) if each.reason
+         else "(no reason)", number(each.count))
         for each in row.reasons[:_MOST_REASONS]
     ]  # fmt: skip
     return card(
