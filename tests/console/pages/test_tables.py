@@ -28,6 +28,7 @@ from penstock.client.admin import (
 )
 from penstock.console.app import NotThere
 from penstock.console.pages import tables as pages
+from penstock.console.pages import verdict
 from penstock.console.warehouse import DeadLetter, PipelineRow, Reason, TableRow, View, WarehouseOptions
 from penstock.testing import Broker
 from penstock.testing.pytest_plugin import topic_name
@@ -106,6 +107,9 @@ def test_what_waits_and_what_is_missing_is_on_the_first_screen(world: World) -> 
         assert "views" in page
         assert "problem" in page
         assert "penstock table audit views" in page
+        # The count beside the navigation is that of the verdict.
+        assert "1 problem: views" in page
+        assert "1 problem Theme" in page
         with visitor.events("/tables.events") as events:
             assert "not sound" in next(events)[1]["html"]
 
@@ -286,8 +290,8 @@ def visit_of(
     async def describe_topic(_: str) -> Any:
         return SimpleNamespace(partitions=partitions)
 
-    warehouse = SimpleNamespace(look=lambda: view or View(), options=SimpleNamespace(uri="folder"))
-    collector = SimpleNamespace(look=lambda: SimpleNamespace(topics=(), may_describe_cluster=may_describe))
+    warehouse = SimpleNamespace(view=view or View(), options=SimpleNamespace(uri="folder"))
+    collector = SimpleNamespace(look=lambda: SimpleNamespace(topics=(), findings=(), may_describe_cluster=may_describe))
     account = SimpleNamespace(
         collector=collector, warehouse=warehouse, admin=SimpleNamespace(describe_topic=describe_topic)
     )
@@ -326,4 +330,6 @@ def test_pipelines_and_messages_are_for_those_who_may_describe_the_cluster(
     shown_ = str(pages._parts(visit, view))
     assert ("etl" in shown_, "secret topic" in shown_, "secret path" in shown_) == (sees, sees, sees)
     assert "could not be read" in shown_ or sees
-    assert bool(pages.findings(visit)) == sees
+    snapshot = visit.account.collector.look()
+    assert bool(verdict.findings(visit, snapshot)) == sees
+    assert len(verdict.problems(visit, snapshot)) == int(sees)

@@ -9,7 +9,6 @@ about any topic: they are for those who may describe the cluster.
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from html import escape
@@ -19,7 +18,6 @@ from starlette.responses import Response
 
 from penstock.client.admin import ConfigResource
 from penstock.client.cluster_metadata import TopicPartition
-from penstock.client.diagnosis import NOTE, PROBLEM, Finding
 from penstock.client.errors import PenstockError, UnknownTopic
 from penstock.console.app import Handler, Invalid, NotThere, Visit, needed
 from penstock.console.cluster.state import page_of
@@ -57,6 +55,7 @@ from penstock.console.pages.layout import (
     tag,
     trail,
 )
+from penstock.console.pages.verdict import may_see_all, visible
 from penstock.console.records.reading import ends_of, fetch
 from penstock.console.warehouse import (
     Audit,
@@ -85,7 +84,6 @@ _SORTS: Final[Mapping[str, Callable[[TableRow], Any]]] = {
     "dead": lambda row: row.dead,
     "loaded": lambda row: None if row.last_load is None else row.last_load.time,
 }
-_PLAIN: Final = re.compile(r"[\w./:-]*[\w/]")
 _STATES: Final = {
     "running": "good", "waiting": "good", "starting": "accent", "stopping": "warn", "failed": "bad", "gone": "bad",
 }  # fmt: skip
@@ -101,24 +99,11 @@ def _of(visit: Visit) -> Warehouse:
 # --------------------------------------------------------------------------------------------------- rights
 
 
-def visible(visit: Visit, view: View) -> dict[str, TableRow]:
-    """The tables of topics that the visitor may describe; all of them where nobody logs in."""
-    if not visit.console.options.login:
-        return dict(view.tables)
-    topics = visit.account.collector.look().topics
-    return {name: row for name, row in view.tables.items() if row.topic in topics}
-
-
-def may_see_all(visit: Visit) -> bool:
-    """Whether the visitor sees pipelines and messages, which may be about any topic."""
-    return not visit.console.options.login or visit.account.collector.look().may_describe_cluster
-
-
 async def _row(visit: Visit, name: str) -> TableRow:
     """A table whose topic the visitor may read. Raises what the brokers say if not."""
     await visit.snapshot()
     view = await _of(visit).first(_FIRST_S)
-    found = visible(visit, view).get(name)
+    found = visible(visit, view, visit.account.collector.look()).get(name)
     if found is None:
         known = "The warehouse is being read; try again in a moment." if not view.is_known else ""
         raise NotThere(known or f"There is no table {name}.")
@@ -193,8 +178,9 @@ async def events(visit: Visit) -> Response:
 def _parts(visit: Visit, view: View) -> Html:
     if not view.is_known:
         return h.div(h.p("Reading the warehouse …"), cls="empty", role="status")
+    snapshot = visit.account.collector.look()
     return joined(
-        problems(visit, view), _pipelines(view.pipelines) if may_see_all(visit) else None, _list(visit, view),
+        problems(visit, view), _pipelines(view.pipelines) if may_see_all(visit, snapshot) else None, _list(visit, view),
         h.p("As of ", moment(view.time_ms), f" UTC, read in {duration(view.took_s)}", cls="none asof"),
     )  # fmt: skip
 
@@ -203,15 +189,16 @@ def problems(visit: Visit, view: View) -> Html | None:
     """What could not be read."""
     if not view.errors:
         return None
-    if not may_see_all(visit):
+    if not may_see_all(visit, visit.account.collector.look()):
         return h.div(h.p("Parts of the warehouse could not be read."), cls="card problem", role="alert")
     return h.div([h.p(" ".join(filter(None, each))) for each in view.errors], cls="card problem", role="alert")
 
 
 def _list(visit: Visit, view: View) -> Html:
     sort, descending = sorting(visit, _SORTS, "name", descending=False)
+    known = visible(visit, view, visit.account.collector.look())
     found = page_of(
-        visible(visit, view).values(), search=visit.query.get("q", ""), name=lambda row: f"{row.name} {row.topic}",
+        known.values(), search=visit.query.get("q", ""), name=lambda row: f"{row.name} {row.topic}",
         key=_SORTS[sort], descending=descending, number=visit.number("page", 1, least=1), size=PAGE_ROWS,
     )  # fmt: skip
     if not found.rows:
@@ -289,44 +276,16 @@ def _pipelines(pipelines: tuple[PipelineRow, ...]) -> Html | None:
 # --------------------------------------------------------------------------------------------------- first screen
 
 
-def findings(visit: Visit) -> list[Finding]:
-    """What is wrong with tables and pipelines, for the verdict."""
-    warehouse = visit.account.warehouse
-    if warehouse is None:
-        return []
-    view = warehouse.look()
-    found = [
-        Finding(
-            PROBLEM, "tables", row.name, row.trouble, _advice("See the hours", warehouse, "table", "audit", row.name)
-        )
-        if not row.error
-        else Finding(NOTE, "tables", row.name, row.error, row.hint or "")
-        for row in visible(visit, view).values()
-        if row.trouble
-    ]
-    if not may_see_all(visit):
-        return found
-    found += [
-        Finding(PROBLEM, "pipelines", each.name, f"is {each.shown_state}{': ' if each.message else ''}{each.message}",
-                _advice("Start it again", warehouse, "pipeline", "run", each.name))
-        for each in view.pipelines if each.is_failed
-    ]  # fmt: skip
-    return found + [Finding(NOTE, "tables", "the warehouse", text, hint) for text, hint in view.errors]
-
-
-def _advice(words: str, warehouse: Warehouse, *command: str) -> str:
-    """An advice with a command; without it, if a name is not one that can be found in a text again."""
-    given = [*command, "-w", warehouse.options.uri]
-    return f"{words}: penstock {' '.join(given)}" if all(_PLAIN.fullmatch(each) for each in given) else f"{words}."
-
-
 def overview_card(visit: Visit, most: int) -> Html | None:
     """The tables that are the least complete, for the first screen."""
     warehouse = visit.account.warehouse
     if warehouse is None:
         return None
     view = warehouse.look()
-    rows = sorted(visible(visit, view).values(), key=lambda row: (row.complete_until or 0, row.name))
+    rows = sorted(
+        visible(visit, view, visit.account.collector.look()).values(),
+        key=lambda row: (row.complete_until or 0, row.name),
+    )
     content: Child = empty("Reading the warehouse …" if not view.is_known else "No tables in this warehouse.")
     if rows:
         content = table(
