@@ -31,6 +31,8 @@ from penstock.client.zookeeper import kazoo, new_client, start_client
 MOST_PARTITIONS: Final = 2_000
 _MOST_MEMBERS: Final = 500
 _TIMEOUT_S: Final = 5.0
+_FAILED_S: Final = 5.0
+"""A ZooKeeper that was not reached is not tried again for a while: each try holds up all visitors of the page."""
 
 
 class GroupSummary(NamedTuple):
@@ -67,6 +69,7 @@ class ZooKeeperGroups:
         self._client: Any = None
         self._lock = threading.Lock()
         self._is_closed = False
+        self._failed_at = float("-inf")
 
     def names(self) -> list[str]:
         found = self._children([CONSUMERS])[CONSUMERS]
@@ -151,18 +154,24 @@ class ZooKeeperGroups:
     def _connected(self) -> Any:
         with self._lock:
             if self._client is None and not self._is_closed:
+                if time.monotonic() - self._failed_at < _FAILED_S:
+                    raise self._unreachable()
                 client = new_client(self.where)
                 try:
                     start_client(client, self.where, _TIMEOUT_S * 1000)
                 except BootstrapError as error:
-                    raise OffsetStoreError(
-                        f"{self.where} cannot be reached within {_TIMEOUT_S:.0f} s",
-                        hint="Check --zookeeper-groups: HOST:PORT,HOST:PORT/CHROOT", retriable=True,
-                    ) from error  # fmt: skip
+                    self._failed_at = time.monotonic()
+                    raise self._unreachable() from error
                 self._client = client
             if self._client is None:
                 raise OffsetStoreError("the console is stopping", retriable=True)
             return self._client
+
+    def _unreachable(self) -> OffsetStoreError:
+        return OffsetStoreError(
+            f"{self.where} cannot be reached within {_TIMEOUT_S:.0f} s",
+            hint="Check --zookeeper-groups: HOST:PORT,HOST:PORT/CHROOT", retriable=True,
+        )  # fmt: skip
 
 
 def _offsets(group: str) -> str:
