@@ -167,7 +167,7 @@ class Console:
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
-        # Threads mostly wait: for a first snapshot, a command, ZooKeeper. By default there are 6 on a machine with 2 cores.
+        # Threads mostly wait: for a first snapshot, a command, ZooKeeper. By default two cores have only 6.
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS, "penstock-console-page"))
         yield
         await self.accounts.close()
