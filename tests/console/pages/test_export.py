@@ -89,6 +89,19 @@ def test_a_search_is_downloaded_with_what_it_found(visitor: Visitor) -> None:
     assert len(lines(visitor.get("/topics/orders/export", text="user", most=7))) == 7
 
 
+@pytest.mark.parametrize("step", [1, 40, 100, 500])
+def test_a_search_is_continued_until_the_file_is_whole(
+    visitor: Visitor, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    monkeypatch.setattr(export, "_STEP", step)
+    monkeypatch.setattr(export, "_AT_A_TIME", 7)
+    found = lines(visitor.get("/topics/orders/export", find=1, text='"u1', most=90))
+    assert len(found) == 90
+    assert len({each["key"] for each in found}) == 90
+    whole = lines(visitor.get("/topics/orders/export", find=1, text='"u1'))
+    assert sorted(each["key"] for each in whole) == sorted(f"k{n}" for n in range(300) if str(n)[0] == "1")
+
+
 def test_a_browse_begins_where_it_is_told_and_has_at_most_what_is_asked(visitor: Visitor) -> None:
     found = lines(visitor.get("/topics/orders/export", partition=1, offset=90))
     assert [each["offset"] for each in found] == list(range(90, 90 + len(found)))
@@ -116,7 +129,8 @@ def test_bytes_and_time_end_a_file_and_its_name_says_so(visitor: Visitor, monkey
     assert file_name(answer) == f"orders-{len(lines(answer))}-records-incomplete.jsonl"
     monkeypatch.setattr(export, "_MOST_BYTES", 2_000_000)
     monkeypatch.setattr(export, "_MOST_S", 0.0)
-    assert file_name(visitor.get("/topics/orders/export")).endswith("-incomplete.jsonl")
+    for query in ({}, {"find": 1, "text": "nowhere"}):
+        assert file_name(visitor.get("/topics/orders/export", **query)).endswith("-incomplete.jsonl")
 
 
 def test_only_so_many_files_at_once(visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:

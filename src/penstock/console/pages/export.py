@@ -35,6 +35,8 @@ _MOST_BYTES: Final = 64 * 1024 * 1024
 _MOST_S: Final = 30.0
 _AT_ONCE: Final = 4
 _STEP: Final = 500
+_AT_A_TIME: Final = 50
+"""Records whose lines are in memory at once."""
 _SPOOLED: Final = 2 * 1024 * 1024
 _PIECE: Final = 64 * 1024
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
@@ -111,11 +113,17 @@ async def _collected(
     if kind == "csv":
         file.write(_csv_line(_COLUMNS))
     async with aclosing(found) as source:  # type: ignore[type-var]
-        async for records in source:
-            data, written = await asyncio.to_thread(_lines, kind, topic, records, registry, _MOST_BYTES - file.tell())
-            file.write(data)
-            count += written
-            if written < len(records) or time.monotonic() > deadline:
+        async for found_now in source:
+            for at in range(0, len(found_now), _AT_A_TIME):
+                records = found_now[at : at + _AT_A_TIME]
+                room = _MOST_BYTES - file.tell()
+                data, written = await asyncio.to_thread(_lines, kind, topic, records, registry, room)
+                file.write(data)
+                count += written
+                if written < len(records):
+                    return count, False
+            # Also where nothing was found: a search for what is rare must end.
+            if time.monotonic() > deadline:
                 return count, False
     return count, True
 
@@ -225,15 +233,20 @@ async def _browsed(visit: Visit, name: str, view: RecordsView, most: int) -> Asy
 
 
 async def _searched(visit: Visit, name: str, view: RecordsView, most: int) -> AsyncIterator[list[Shown]]:
-    steps = search(
-        visit.account.admin, name, view.partitions, query_of(visit, hits=most), isolation=view.isolation,
-        from_ms=view.from_ms, to_ms=view.to_ms, start=view.start,
-    )  # fmt: skip
-    async with aclosing(steps) as source:  # type: ignore[type-var]
-        async for step in source:
-            if step.end == "failed":
-                raise PenstockError(step.problem)
-            yield step.hits
+    """The matches, some hundred at a time: a search that pauses is continued where it was."""
+    start, is_paused = view.start, True
+    while is_paused and most > 0:
+        steps = search(
+            visit.account.admin, name, view.partitions, query_of(visit, hits=min(_STEP, most)),
+            isolation=view.isolation, from_ms=view.from_ms, to_ms=view.to_ms, start=start,
+        )  # fmt: skip
+        async with aclosing(steps) as source:  # type: ignore[type-var]
+            async for step in source:
+                if step.end == "failed":
+                    raise PenstockError(step.problem)
+                yield step.hits
+                most -= len(step.hits)
+                start, is_paused = dict(step.positions), step.end == "paused"
 
 
 PAGES: Final[dict[str, Handler]] = {"/topics/{topic}/export": export}
