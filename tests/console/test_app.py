@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
 from pathlib import Path
 
 import pytest
+from starlette.applications import Starlette
 from tests.console.visitor import Visitor, console
 from tests.ports import free_port
-from tests.timeouts import until
+from tests.timeouts import PATIENCE_S, until
 
 from penstock.client.admin import Admin
 from penstock.client.producer import Producer
+from penstock.console.accounts import ConsoleOptions
+from penstock.console.app import Console
 from penstock.testing import Broker
 
 
@@ -258,3 +263,15 @@ def test_an_election_is_shown_with_its_epoch(tmp_path: Path) -> None:
             until(lambda: "moved-0 broker 0 broker 0 0 \u2192 1" in visitor.get("/brokers").words, "the election")
     finally:
         stack.__exit__(None, None, None)
+
+
+def test_pages_that_wait_do_not_hold_up_each_other() -> None:
+    together = 24
+    barrier = threading.Barrier(together)
+
+    async def run() -> None:
+        app = Console(ConsoleOptions("127.0.0.1:1"))
+        async with app._lifespan(Starlette()):
+            await asyncio.gather(*(asyncio.to_thread(barrier.wait, PATIENCE_S) for _ in range(together)))
+
+    asyncio.run(run())

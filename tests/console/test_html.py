@@ -43,6 +43,7 @@ def test_invisible_characters_are_seen(text: str) -> None:
 
 def test_addresses_are_escaped() -> None:
     assert path_of("topics", "a/b?c#d e") == "/topics/a%2Fb%3Fc%23d%20e"
+    assert with_query("/audit", path="x") == "/audit?path=x"
     assert with_query("/groups/show", name="a&b=c", page=None) == "/groups/show?name=a%26b%3Dc"
 
 

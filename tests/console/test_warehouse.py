@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import threading
+import time
 from pathlib import Path
 
 import pytest
 from tests.timeouts import PATIENCE_S, until
 
 from penstock.console import warehouse as module
+from penstock.console.accounts import Account, ConsoleOptions
+from penstock.console.server import ConsoleServer
 from penstock.console.warehouse import Warehouse, WarehouseError, WarehouseOptions
 from penstock.properties_file import read_properties
 
@@ -65,6 +69,52 @@ def test_only_so_many_replays_at_once(tmp_path: Path) -> None:
     assert warehouse.replays["one"].is_failed
 
 
+def test_a_replay_outlives_a_logout_but_not_the_console(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    given = options(tmp_path, ("sh", "-c", f"echo $$ > {mark}; exec sleep 1000"))
+    server = ConsoleServer(ConsoleOptions("127.0.0.1:1", login=True, warehouse=given))
+    accounts = server.console.accounts
+
+    async def run() -> None:
+        account = Account(ConsoleOptions("127.0.0.1:1", warehouse=given), "bob", {})
+        accounts._by_session["session"] = account
+        assert account.warehouse is not None
+        busy = [server.is_busy]
+        replay = account.warehouse.replay("views")
+        until(lambda: mark.is_file() and mark.read_text().strip().isdigit(), "the command")
+        await accounts.logout("session")
+        assert not replay.done.is_set()
+        assert _lives(mark.read_text().strip())
+        busy.append(server.is_busy)
+        await accounts.close()
+        assert replay.done.wait(PATIENCE_S)
+        assert not _lives(mark.read_text().strip())
+        busy.append(server.is_busy)
+        assert busy == [False, True, False]
+
+    asyncio.run(run())
+
+
+def test_a_replay_that_begins_while_its_visitor_leaves_goes_on(tmp_path: Path) -> None:
+    warehouse = saying(tmp_path, '{"tried": 3, "landed": 2}')
+    warehouse.close(keep_replays=True)
+    replay = warehouse.replay("views")
+    assert replay.done.wait(PATIENCE_S)
+    assert replay.text == "3 dead letters were tried again, 2 landed."
+    with pytest.raises(WarehouseError, match="stopping"):
+        warehouse.letters("views", "")
+
+
+def test_all_visitors_share_so_many_replays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_REPLAYS", threading.BoundedSemaphore(1))
+    one, other = saying(tmp_path, "{}"), saying(tmp_path, "{}")
+    with module._REPLAYS, pytest.raises(WarehouseError, match="Other visitors"):
+        one.replay("views")
+    assert not one.is_replaying
+    for warehouse in (one, other):
+        assert warehouse.replay("views").done.wait(PATIENCE_S)
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "{}", "[]", "null", "nonsense", '{"count": "x", "dead": []}', '{"count": 1, "dead": [{}]}', "[" * 99_999],
@@ -107,13 +157,50 @@ def test_nobody_reads_it_while_nobody_looks(tmp_path: Path, monkeypatch: pytest.
     idle.look()
     until(lambda: counts.exists() and len(counts.read_text().splitlines()) > 2, "readings")
     monkeypatch.setattr(module, "_WANTED_S", -1.0)
-    until(lambda: not idle._wake.is_set(), "a rest")
+    until(lambda: idle.is_resting, "a rest")
     before = counts.read_text()
     assert idle.view.is_known
     monkeypatch.setattr(module, "_WANTED_S", 60.0)
     idle.look()
     until(lambda: counts.read_text() != before, "another reading")
     idle.close()
+
+
+def test_a_visit_just_before_a_rest_is_not_forgotten(tmp_path: Path) -> None:
+    warehouse = saying(tmp_path, '{"time": 1, "tables": []}')
+
+    class Wake(threading.Event):
+        """A visit comes right before the first look at whether there was one."""
+
+        def clear(self) -> None:
+            if not warehouse.view.is_known:
+                warehouse._wanted_at = time.monotonic()
+                self.set()
+            super().clear()
+
+    warehouse._wake, warehouse._wanted_at = Wake(), float("-inf")
+    thread = threading.Thread(target=warehouse._run, daemon=True)
+    thread.start()
+    assert warehouse._ready.wait(PATIENCE_S)
+    warehouse.close()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+
+
+def test_what_a_command_reports_otherwise_is_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    script = "yes early | head -c 70000 >&2; echo 'Traceback: the last words' >&2; exit 3"
+    broken = Warehouse(options(tmp_path, ("sh", "-c", script)), "127.0.0.1:1", {})
+    with pytest.raises(WarehouseError, match="ended with code 3"):
+        broken.letters("views", "")
+    (line,) = [each.getMessage() for each in caplog.records]
+    assert "code=3" in line
+    assert "the last words" in line
+    assert len(line) < 3_000
+
+
+def test_a_reason_that_cannot_be_an_argument_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(WarehouseError, match="cannot be started"):
+        saying(tmp_path, "{}").letters("views", "\0")
 
 
 def test_tables_that_cannot_be_read_any_more_stay_with_the_error(

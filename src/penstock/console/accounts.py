@@ -92,11 +92,11 @@ class Account:
             self._admin = AsyncAdmin(self.servers, **self.options_for("penstock-console"))
         return self._admin
 
-    async def close(self) -> None:
+    async def close(self, *, keep_replays: bool = False) -> None:
         self.is_closed = True
         await asyncio.to_thread(self.collector.close)
         if self.warehouse is not None:
-            await asyncio.to_thread(self.warehouse.close)
+            await asyncio.to_thread(self.warehouse.close, keep_replays=keep_replays)
         if self._admin is not None:
             await self._admin.close()
 
@@ -119,6 +119,8 @@ class Accounts:
         self.nobody = self._shared or Account(options, None, {})
         """For the pages that need no login; it never connects."""
         self._by_session: dict[str, Account] = {}
+        self._left: list[Warehouse] = []
+        """Those of sessions that have ended, whose replays go on."""
         self._logins = asyncio.Semaphore(_LOGINS_AT_ONCE)
 
     def of(self, session_id: str) -> Account | None:
@@ -163,10 +165,23 @@ class Accounts:
 
     async def logout(self, session_id: str) -> None:
         account = self._by_session.pop(session_id, None)
-        if account is not None:
-            await account.close()
+        if account is None:
+            return
+        self._left = [each for each in self._left if each.is_replaying]
+        if account.warehouse is not None:
+            self._left.append(account.warehouse)
+        await account.close(keep_replays=True)
+
+    @property
+    def is_replaying(self) -> bool:
+        """Whether dead letters are tried again for somebody, who may have left."""
+        known = [each.warehouse for each in self._all() if each.warehouse is not None]
+        return any(each.is_replaying for each in (*known, *self._left))
+
+    def _all(self) -> list[Account]:
+        return [*self._by_session.values(), *([self._shared] if self._shared else [])]
 
     async def close(self) -> None:
-        accounts = [*self._by_session.values(), *([self._shared] if self._shared else [])]
+        accounts, left = self._all(), self._left
         self._by_session.clear()
-        await asyncio.gather(*(each.close() for each in accounts))
+        await asyncio.gather(*(each.close() for each in accounts), *(asyncio.to_thread(each.close) for each in left))

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 FIRST_SNAPSHOT_S: Final = 3.0
+_THREADS: Final = 32
 _UNKNOWN: Final = (UnknownTopic, UnknownGroup, UnknownTransactionalId)
 
 
@@ -165,6 +167,8 @@ class Console:
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        # Threads mostly wait: for a first snapshot, a command, ZooKeeper. By default two cores have only 6.
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS, "penstock-console-page"))
         yield
         await self.accounts.close()
         if self.zookeeper_groups is not None:

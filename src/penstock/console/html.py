@@ -104,7 +104,7 @@ def path_of(*parts: str | int) -> str:
     return "/" + "/".join(quote(str(part), safe="") for part in parts)
 
 
-def with_query(path: str, **query: str | int | None) -> str:
+def with_query(path: str, /, **query: str | int | None) -> str:
     given = {name.rstrip("_"): value for name, value in query.items() if value not in (None, "")}
     return f"{path}?{urlencode(given)}" if given else path
 

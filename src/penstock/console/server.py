@@ -84,6 +84,11 @@ class ConsoleServer:
         """Stop serving; it may be called on the loop or from a signal handler."""
         self._server.should_exit = True
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether it must not end now, however long nobody has visited it."""
+        return bool(self._server.server_state.tasks) or self.console.accounts.is_replaying
+
     async def serve(self, listening: socket.socket, on_started: Callable[[], None] | None = None) -> None:
         _Protocol.last_request_at = time.monotonic()
         watch = asyncio.create_task(self._watch(on_started))
@@ -101,8 +106,7 @@ class ConsoleServer:
             on_started()
         while self._idle_s:
             await asyncio.sleep(min(_IDLE_CHECK_S, self._idle_s))
-            busy = bool(self._server.server_state.tasks)
-            if not busy and time.monotonic() - _Protocol.last_request_at > self._idle_s:
+            if not self.is_busy and time.monotonic() - _Protocol.last_request_at > self._idle_s:
                 _log.info("console stops: idle_s=%.0f", self._idle_s)
                 self.stop()
                 return

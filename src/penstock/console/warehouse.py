@@ -33,6 +33,7 @@ _DEAD_S: Final = 60.0
 _REPLAY_S: Final = 3600.0
 _MOST_BYTES: Final = 32 * 1024 * 1024
 _ERROR_BYTES: Final = 64 * 1024
+_LOGGED_BYTES: Final = 2_000
 _MOST_REPLAYS: Final = 2
 _KEPT_REPLAYS: Final = 50
 MOST_LETTERS: Final = 100
@@ -40,6 +41,7 @@ _WAIT_S: Final = 5.0
 # For all logins together: each command takes some 150 MB.
 _READINGS = threading.BoundedSemaphore(1)
 _LETTERS = threading.BoundedSemaphore(2)
+_REPLAYS = threading.BoundedSemaphore(4)
 _LETTER_BYTES: Final = 2_000
 _HEX: Final = "\\u{:04x}"
 
@@ -248,10 +250,13 @@ class Warehouse:
         self._properties = {**options.properties, **login}
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._children: set[subprocess.Popen[bytes]] = set()
+        self._children: dict[subprocess.Popen[bytes], bool] = {}
+        """The running commands, and whether each is a replay."""
         self._ready, self._wake, self._pause = threading.Event(), threading.Event(), threading.Event()
         self._wanted_at = 0.0
-        self._closing = False
+        self._closing = self._ending = False
+        self.is_resting = False
+        """Whether nobody has looked for a while."""
 
     def look(self) -> View:
         """The view, which is kept up to date from now on for a while."""
@@ -273,13 +278,19 @@ class Warehouse:
     def refresh_soon(self) -> None:
         self._pause.set()
 
-    def close(self) -> None:
-        """End the thread and the commands. It may be called twice."""
-        self._closing = True
+    @property
+    def is_replaying(self) -> bool:
+        with self._lock:
+            return any(not each.done.is_set() for each in self.replays.values())
+
+    def close(self, *, keep_replays: bool = False) -> None:
+        """End the thread and the commands. It may be called twice, the second time to end replays too."""
+        with self._lock:
+            self._closing = True
+            self._ending |= not keep_replays
+            children = [each for each, is_replay in self._children.items() if self._ending or not is_replay]
         self._wake.set()
         self._pause.set()
-        with self._lock:
-            children = list(self._children)
         for child in children:
             child.kill()
         if self._thread is not None:
@@ -311,6 +322,8 @@ class Warehouse:
                 raise WarehouseError(f"The dead letters of {table} are being tried again already.")
             if len(running) >= _MOST_REPLAYS:
                 raise WarehouseError(f"{len(running)} replays are under way.", "Wait until one of them has ended.")
+            if not _REPLAYS.acquire(blocking=False):
+                raise WarehouseError("Other visitors' replays are under way.", "Wait until one of them has ended.")
             replay = self.replays[table] = Replay(table, time.time_ns() // 1_000_000)
             for old in list(self.replays)[:-_KEPT_REPLAYS]:
                 if self.replays[old].done.is_set():
@@ -321,12 +334,14 @@ class Warehouse:
     def _replay(self, replay: Replay) -> None:
         try:
             found = self._json(
-                ["table", "replay-dead", "--local", "-w", self.options.uri], _Replayed, _REPLAY_S, replay.table
-            )
+                ["table", "replay-dead", "--local", "-w", self.options.uri], _Replayed, _REPLAY_S, replay.table,
+                is_replay=True,
+            )  # fmt: skip
             replay.text = f"{found.tried:,} dead letters were tried again, {found.landed:,} landed."
         except WarehouseError as error:
             replay.text, replay.is_failed = " ".join(filter(None, (error.text, error.hint))), True
         finally:
+            _REPLAYS.release()
             replay.done.set()
             self.refresh_soon()
 
@@ -334,9 +349,12 @@ class Warehouse:
 
     def _run(self) -> None:
         while not self._closing:
-            if time.monotonic() - self._wanted_at > _WANTED_S:
-                self._wake.clear()
+            # Cleared before the test: a visit in between must not be forgotten.
+            self._wake.clear()
+            if time.monotonic() - self._wanted_at > _WANTED_S and not self._closing:
+                self.is_resting = True
                 self._wake.wait()
+                self.is_resting = False
                 continue
             self._pause.clear()
             started = time.monotonic()
@@ -373,32 +391,37 @@ class Warehouse:
     # ------------------------------------------------------------------------------------------ commands
 
     def _json(
-        self, words: Sequence[str], kind: type[T], timeout_s: float, *names: str, is_of_cluster: bool = True
-    ) -> T:
+        self, words: Sequence[str], kind: type[T], timeout_s: float, *names: str, is_of_cluster: bool = True,
+        is_replay: bool = False,
+    ) -> T:  # fmt: skip
         """What a command prints as JSON. WarehouseError has what it reports instead."""
         with tempfile.TemporaryFile() as printed, tempfile.TemporaryFile() as reported:
             with _properties_file(self._properties if is_of_cluster else {}) as path:
                 given = [*self.options.program, *words, "--format", "json"]
                 given += ["-b", self._servers] if is_of_cluster else []
                 given += ["--command-config", path] if path is not None else []
-                code = self._ended([*given, "--", *names], printed, reported, timeout_s)
+                code = self._ended([*given, "--", *names], printed, reported, timeout_s, is_replay)
             text = _read_back(printed, _MOST_BYTES + 1)
             if len(text) > _MOST_BYTES:
                 raise WarehouseError("The warehouse has more than this page can show.", "Use `penstock table status`.")
             try:
                 return msgspec.json.decode(text, type=kind)
             except msgspec.DecodeError:
-                raise _reported(_read_back(reported, _ERROR_BYTES), code) from None
+                raise _reported(_end_of(reported, _ERROR_BYTES), code) from None
 
-    def _ended(self, words: list[str], printed: IO[bytes], reported: IO[bytes], timeout_s: float) -> int:
+    def _ended(
+        self, words: list[str], printed: IO[bytes], reported: IO[bytes], timeout_s: float, is_replay: bool
+    ) -> int:
         with self._lock:
-            if self._closing:
+            if self._ending or (self._closing and not is_replay):
                 raise WarehouseError("The console is stopping.")
             try:
                 child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=printed, stderr=reported)
             except OSError as error:
                 raise WarehouseError(f"A command cannot be started: {error.strerror or error}.") from None
-            self._children.add(child)
+            except ValueError as error:  # a null byte in a name
+                raise WarehouseError(f"A command cannot be started: {error}.") from None
+            self._children[child] = is_replay
         try:
             return child.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -407,7 +430,7 @@ class Warehouse:
             child.kill()
             child.wait()
             with self._lock:
-                self._children.discard(child)
+                self._children.pop(child, None)
 
 
 def _now_ms() -> int:
@@ -423,6 +446,11 @@ def _read_back(file: IO[bytes], most: int) -> bytes:
     return file.read(most)
 
 
+def _end_of(file: IO[bytes], most: int) -> bytes:
+    file.seek(max(0, file.seek(0, os.SEEK_END) - most))
+    return file.read(most)
+
+
 def _reported(text: bytes, code: int) -> WarehouseError:
     """The error that a command printed for programs."""
     for line in reversed(text.decode("utf-8", "replace").splitlines()):
@@ -432,6 +460,7 @@ def _reported(text: bytes, code: int) -> WarehouseError:
             continue
         if isinstance(document, dict) and isinstance(document.get("message"), str):
             return WarehouseError(document["message"], str(document.get("hint") or ""))
+    _log.warning("warehouse command failed: code=%d stderr=%r", code, text[-_LOGGED_BYTES:].decode("utf-8", "replace"))
     return WarehouseError(f"The command that reads the warehouse ended with code {code}.", "See the console's log.")
 
 

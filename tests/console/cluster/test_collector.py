@@ -9,7 +9,8 @@ import pytest
 from tests.console.visitor import console
 from tests.timeouts import PATIENCE_S, until
 
-from penstock.client.admin import Admin, AsyncAdmin
+from penstock.client.admin import Admin, AsyncAdmin, ClusterDescription
+from penstock.client.cluster_metadata import Node
 from penstock.console.cluster import collector as module
 from penstock.console.cluster.collector import Collector
 from penstock.testing import Broker
@@ -69,6 +70,17 @@ def test_nothing_is_read_while_nobody_looks(broker: Broker, monkeypatch: pytest.
     finally:
         collector.close()
     assert not any(each.name == "penstock-console-collector" and not each.is_alive() for each in threading.enumerate())
+
+
+def test_only_controllers_of_penstock_are_elections() -> None:
+    nodes = (Node(1, "a", 1), Node(2, "b", 1))
+    collector = Collector(lambda: AsyncAdmin("127.0.0.1:1"))
+    for time_ms, node in enumerate(nodes * 3):
+        collector._compare_leaders(ClusterDescription("kraft", node, nodes), [], time_ms)
+    assert not collector._elections
+    collector._versions = {1: "Penstock 1.0"}
+    collector._compare_leaders(ClusterDescription("c", nodes[0], nodes), [], 7)
+    assert [(each.before, each.after) for each in collector._elections] == [(2, 1)]
 
 
 def test_what_was_known_stays_when_the_cluster_is_gone() -> None:

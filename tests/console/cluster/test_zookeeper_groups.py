@@ -8,6 +8,7 @@ import pytest
 from tests.timeouts import PATIENCE_S
 
 from penstock.client.addresses import ZooKeeperAddress
+from penstock.client.errors import BootstrapError
 from penstock.client.offset_stores import OffsetStoreError
 from penstock.client.zookeeper import new_client, start_client
 from penstock.console.cluster import zookeeper_groups as module
@@ -66,3 +67,23 @@ def test_a_zookeeper_that_is_not_there_is_an_error_with_the_option(monkeypatch: 
         groups.names()
     assert "--zookeeper-groups" in caught.value.hint
     reserved.release()
+
+
+def test_a_zookeeper_that_was_not_reached_is_not_tried_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[str] = []
+
+    def fail(_: object, where: ZooKeeperAddress, timeout_ms: float) -> None:
+        tries.append(str(where))
+        raise BootstrapError([])
+
+    monkeypatch.setattr(module, "new_client", lambda _: None)
+    monkeypatch.setattr(module, "start_client", fail)
+    groups = ZooKeeperGroups(ZooKeeperAddress("127.0.0.1:1", ""))
+    for _ in range(3):
+        with pytest.raises(OffsetStoreError, match="cannot be reached"):
+            groups.names()
+    assert len(tries) == 1
+    monkeypatch.setattr(module, "_FAILED_S", 0.0)
+    with pytest.raises(OffsetStoreError, match="cannot be reached"):
+        groups.names()
+    assert len(tries) == 2

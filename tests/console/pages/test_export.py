@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 import json
-from typing import Any
+from collections.abc import Iterator
+from typing import IO, Any
 
 import pytest
 from tests.cli.commands import Shell
 from tests.console.visitor import Answer, Visitor
 from tests.timeouts import until
 
+from penstock.cli.records.codecs import record_of
 from penstock.client.producer import Producer
 from penstock.console.pages import export
+from penstock.console.pages.records import indexes_of
+from penstock.console.records.decoding import Decoded, Registry
+from penstock.console.records.reading import Shown
 from penstock.testing import Broker
 from penstock.testing.pytest_plugin import topic_name
 
@@ -64,12 +70,36 @@ def test_a_browse_is_downloaded_as_lines_that_produce_reads_back(visitor: Visito
     assert without_place(lines(visitor.get(f"/topics/{topic}-again/export"))) == without_place(found)
 
 
+def test_a_line_with_what_a_registry_decodes_and_without_a_time_is_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export, "decode", lambda *_: Decoded('{"id": 1}', "avro"))
+    record = Shown(0, 7, -1, b"k", b"\0\0\0\0\x01\x02", ())
+    document = export.document_of("views", record, Registry("http://127.0.0.1:1"))
+    assert document["decoded"] == '{"id": 1}'
+    read_back = record_of(export._json_line(document))
+    assert (read_back["value"], read_back["timestamp"]) == (record.value, None)
+    cells = dict(zip(export._COLUMNS, export._cells(document), strict=True))
+    assert (cells["timestamp"], cells["time"]) == ("", "")
+
+
 def test_a_search_is_downloaded_with_what_it_found(visitor: Visitor) -> None:
     answer = visitor.get("/topics/orders/export?text=u77&where=json&path=user.id")
     assert [each["key"] for each in lines(answer)] == ["k77"]
     assert file_name(answer) == "orders-1-records.jsonl"
     assert lines(visitor.get("/topics/orders/export", text="nowhere")) == []
     assert len(lines(visitor.get("/topics/orders/export", text="user", most=7))) == 7
+
+
+@pytest.mark.parametrize("step", [1, 40, 100, 500])
+def test_a_search_is_continued_until_the_file_is_whole(
+    visitor: Visitor, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    monkeypatch.setattr(export, "_STEP", step)
+    monkeypatch.setattr(export, "_AT_A_TIME", 7)
+    found = lines(visitor.get("/topics/orders/export", find=1, text='"u1', most=90))
+    assert len(found) == 90
+    assert len({each["key"] for each in found}) == 90
+    whole = lines(visitor.get("/topics/orders/export", find=1, text='"u1'))
+    assert sorted(each["key"] for each in whole) == sorted(f"k{n}" for n in range(300) if str(n)[0] == "1")
 
 
 def test_a_browse_begins_where_it_is_told_and_has_at_most_what_is_asked(visitor: Visitor) -> None:
@@ -99,7 +129,8 @@ def test_bytes_and_time_end_a_file_and_its_name_says_so(visitor: Visitor, monkey
     assert file_name(answer) == f"orders-{len(lines(answer))}-records-incomplete.jsonl"
     monkeypatch.setattr(export, "_MOST_BYTES", 2_000_000)
     monkeypatch.setattr(export, "_MOST_S", 0.0)
-    assert file_name(visitor.get("/topics/orders/export")).endswith("-incomplete.jsonl")
+    for query in ({}, {"find": 1, "text": "nowhere"}):
+        assert file_name(visitor.get("/topics/orders/export", **query)).endswith("-incomplete.jsonl")
 
 
 def test_only_so_many_files_at_once(visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,12 +139,51 @@ def test_only_so_many_files_at_once(visitor: Visitor, monkeypatch: pytest.Monkey
     monkeypatch.setattr(export, "_AT_ONCE", 1)
     for _ in range(3):
         assert visitor.get("/topics/orders/export").status == 200
+        until(lambda: not export._running, "the end of the file")
+
+
+def test_a_file_counts_from_the_request_until_it_was_sent(visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    pieces = export._pieces
+
+    async def counted_indexes(*given: Any) -> list[int]:
+        seen.append(len(export._running))
+        return await indexes_of(*given)
+
+    def counted_pieces(file: IO[bytes]) -> Iterator[bytes]:
+        seen.append(len(export._running))
+        yield from pieces(file)
+
+    monkeypatch.setattr(export, "indexes_of", counted_indexes)
+    monkeypatch.setattr(export, "_pieces", counted_pieces)
+    assert visitor.get("/topics/orders/export").status == 200
+    assert seen == [1, 1]
+    assert visitor.get("/topics/absent/export").status == 404
+    until(lambda: not export._running, "no file")
+
+
+def test_a_visitor_who_goes_away_leaves_no_file_behind() -> None:
+    file = io.BytesIO(b"x" * 10)
+    export._running.add(file)
+
+    async def send(_: Any) -> None:
+        raise OSError("the visitor is gone")
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    response = export._FileResponse(file, "text/csv", {})
+    with pytest.raises(Exception):  # noqa: B017, PT011 - Starlette's own error, by version
+        asyncio.run(response({"type": "http", "asgi": {"spec_version": "2.4"}}, receive, send))
+    assert file.closed
+    assert file not in export._running
 
 
 @pytest.mark.parametrize(
     ("path", "status"),
     [("orders/export?as=exe", 400), ("absent/export", 404), ("orders/export?where=json&path=a+b", 400),
-     ("orders/export?partition=9", 400), ("orders/export?most=x", 200), ("empty/export", 200)],
+     ("orders/export?partition=9", 400), ("orders/export?most=x", 200),
+     ("orders/export?find=1&text=", 400), ("orders/export?find=1&text=u1&partition=1", 200), ("empty/export", 200)],
 )  # fmt: skip
 def test_odd_downloads(visitor: Visitor, path: str, status: int) -> None:
     assert visitor.get(f"/topics/{path}").status == status
@@ -122,3 +192,14 @@ def test_odd_downloads(visitor: Visitor, path: str, status: int) -> None:
 def test_the_records_page_offers_both_files(visitor: Visitor) -> None:
     until(lambda: "orders" in visitor.get("/topics").words, "topics")
     assert visitor.get("/topics/orders/records").text.count('formaction="/topics/orders/export"') == 4
+
+
+def test_a_search_is_downloaded_with_the_partition_and_the_transactions_of_the_page(visitor: Visitor) -> None:
+    found = lines(visitor.get("/topics/orders/export", find=1, text="user", partition=1, all=1))
+    assert len(found) == 100
+    assert {each["partition"] for each in found} == {1}
+    page = visitor.get("/topics/orders/records").text
+    assert page.count('<input type="hidden" name="find" value="1">') == 1
+    script = visitor.get("/static/console.js").text
+    # One query for the search on the screen and for its file.
+    assert script.count("const query = wanted();") == 2

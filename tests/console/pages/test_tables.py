@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.console.visitor import Answer, Visitor, console
@@ -23,7 +26,10 @@ from penstock.client.admin import (
     ResourcePattern,
     ResourceType,
 )
-from penstock.console.warehouse import WarehouseOptions
+from penstock.console.app import NotThere
+from penstock.console.pages import tables as pages
+from penstock.console.pages import verdict
+from penstock.console.warehouse import DeadLetter, PipelineRow, Reason, TableRow, View, WarehouseOptions
 from penstock.testing import Broker
 from penstock.testing.pytest_plugin import topic_name
 
@@ -101,6 +107,9 @@ def test_what_waits_and_what_is_missing_is_on_the_first_screen(world: World) -> 
         assert "views" in page
         assert "problem" in page
         assert "penstock table audit views" in page
+        # The count beside the navigation is that of the verdict.
+        assert "1 problem: views" in page
+        assert "1 problem Theme" in page
         with visitor.events("/tables.events") as events:
             assert "not sound" in next(events)[1]["html"]
 
@@ -227,7 +236,7 @@ def test_a_table_that_is_damaged_is_shown_with_its_error(world: World) -> None:
         assert "views" in page.words
         for path in ("/", "/tables"):
             assert "<img" not in visitor.get(path).text
-        assert visitor.get("/tables/show", name=HOSTILE).status in (200, 404)
+        assert visitor.get("/tables/show", name=HOSTILE).status == 200
         assert "<img" not in visitor.get("/tables/show", name=HOSTILE).text
 
 
@@ -271,3 +280,56 @@ def test_pipelines_show_their_queries_and_failed_ones_are_problems(broker: Broke
         assert "<img" not in page.text
         shown(visitor, "/", "is failed: out of memory")
         assert "penstock pipeline run feed" in visitor.get("/").words
+
+
+def visit_of(
+    *, login: bool, may_describe: bool = False, partitions: tuple[Any, ...] = (), view: View | None = None
+) -> Any:
+    """Somebody with a warehouse that looks like this, and a topic with these partitions."""
+
+    async def describe_topic(_: str) -> Any:
+        return SimpleNamespace(partitions=partitions)
+
+    warehouse = SimpleNamespace(view=view or View(), options=SimpleNamespace(uri="folder"))
+    collector = SimpleNamespace(look=lambda: SimpleNamespace(topics=(), findings=(), may_describe_cluster=may_describe))
+    account = SimpleNamespace(
+        collector=collector, warehouse=warehouse, admin=SimpleNamespace(describe_topic=describe_topic)
+    )
+    console_ = SimpleNamespace(options=SimpleNamespace(login=login))
+    return SimpleNamespace(console=console_, account=account, query={}, number=lambda *_, least: least)
+
+
+@pytest.mark.parametrize(("length", "known", "is_cut"), [(400, 400, False), (401, 401, True), (2_000, 3_000, True)])
+def test_a_value_that_is_cut_says_so(length: int, known: int, is_cut: bool) -> None:
+    letter = DeadLetter(0, 1, 2, "bad", False, known, "x" * length)
+    assert ("\u2026" in str(pages._value(letter))) == is_cut
+
+
+def test_only_a_reason_is_a_link_to_its_dead_letters() -> None:
+    row = TableRow("views", reasons=[Reason("bad", 2), Reason("", 1)])
+    shown_ = str(pages._reasons(row))
+    assert "reason=bad" in shown_
+    assert "(no reason)" in shown_
+    assert shown_.count("href=") == 1
+
+
+def test_without_a_leader_nobody_can_say_whether_a_visitor_may_read() -> None:
+    visit = visit_of(login=True, partitions=(SimpleNamespace(index=0, leader=None),))
+    with pytest.raises(NotThere, match="has a leader"):
+        asyncio.run(pages._check_read(visit, "views"))
+
+
+@pytest.mark.parametrize(
+    ("login", "may_describe", "sees"), [(False, False, True), (True, True, True), (True, False, False)]
+)
+def test_pipelines_and_messages_are_for_those_who_may_describe_the_cluster(
+    login: bool, may_describe: bool, sees: bool
+) -> None:
+    view = View(1, pipelines=(PipelineRow("etl", "failed", False, "secret topic"),), errors=(("secret path", ""),))
+    visit = visit_of(login=login, may_describe=may_describe, view=view)
+    shown_ = str(pages._parts(visit, view))
+    assert ("etl" in shown_, "secret topic" in shown_, "secret path" in shown_) == (sees, sees, sees)
+    assert "could not be read" in shown_ or sees
+    snapshot = visit.account.collector.look()
+    assert bool(verdict.findings(visit, snapshot)) == sees
+    assert len(verdict.problems(visit, snapshot)) == int(sees)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,11 +12,15 @@ from tests.console.visitor import Visitor, console
 from tests.timeouts import PATIENCE_S, until
 
 from penstock.client.addresses import ZooKeeperAddress
+from penstock.client.admin import GroupDescription
 from penstock.client.consumer.zookeeper_registry import Subscription, encode_registration
+from penstock.client.errors import AuthorizationError, PenstockError, UnknownGroup
 from penstock.client.producer import Producer
 from penstock.client.zookeeper import new_client, start_client
+from penstock.console.pages import zookeeper_groups as pages
 from penstock.testing import Broker
 from penstock.testing.zookeeper import ZooKeeperServer
+from penstock.wire.protocol import ErrorCode
 
 HOSTILE = "<img src=x onerror=alert(3)>"
 
@@ -96,3 +102,67 @@ def test_a_group_that_does_not_exist_is_not_found(site: Visitor, name: str) -> N
 def test_without_a_zookeeper_there_is_no_such_page(visitor: Visitor) -> None:
     assert visitor.get("/groups/zookeeper").status == 404
     assert "In ZooKeeper" not in visitor.get("/groups").words
+
+
+def visit_of(
+    *, login: bool, topics: tuple[str, ...] = (), groups: Mapping[str, object] | None = None, search: str = ""
+) -> Any:
+    """Somebody who may describe these topics, and for whom the brokers say this of groups."""
+
+    async def describe_groups(names: list[str], *, with_lag: bool = True) -> dict[str, object]:
+        return {name: (groups or {})[name] for name in names}
+
+    collector = SimpleNamespace(look=lambda: SimpleNamespace(topics=topics))
+    account = SimpleNamespace(collector=collector, admin=SimpleNamespace(describe_groups=describe_groups))
+    console_ = SimpleNamespace(options=SimpleNamespace(login=login))
+    return SimpleNamespace(console=console_, account=account, query={"q": search}, number=lambda *_, least: least)
+
+
+@pytest.mark.parametrize(
+    ("subscription", "open_", "limited"),
+    [
+        (Subscription("static", {"mine": 1, "secret": 2}), "mine (1), secret (2)", "mine (1)"),
+        (Subscription("static", {"secret": 2}), "secret (2)", "\u2013"),
+        (Subscription("white_list", {"secret-.*": 2}), "all topics like secret-.* (2)", "topics by a pattern"),
+        (Subscription("black_list", {"mine": 1}), "all topics but those like mine (1)", "topics by a pattern"),
+        ("cannot be read: secret", "cannot be read: secret", "\u2013"),
+    ],
+)
+def test_a_subscription_shows_only_topics_that_the_visitor_may_describe(
+    subscription: Subscription | str, open_: str, limited: str
+) -> None:
+    assert pages.reads(visit_of(login=False), subscription) == open_
+    assert pages.reads(visit_of(login=True, topics=("mine",)), subscription) == limited
+
+
+def test_only_groups_that_the_visitor_may_describe_are_counted() -> None:
+    answers = {
+        "mine": GroupDescription("mine", "Empty", "", "", None, ()),
+        "mine-old": UnknownGroup(ErrorCode.GROUP_ID_NOT_FOUND),
+        "secret": AuthorizationError(ErrorCode.GROUP_AUTHORIZATION_FAILED),
+        "lost": PenstockError("the coordinator is away"),
+    }
+    names = list(answers)
+    found, is_cut = asyncio.run(pages._listed(visit_of(login=True, groups=answers), names))
+    assert (found.rows, found.total, is_cut) == (["mine", "mine-old"], 2, False)
+    found, _ = asyncio.run(pages._listed(visit_of(login=True, groups=answers, search="secret"), names))
+    assert (found.rows, found.total) == ([], 0)
+    found, _ = asyncio.run(pages._listed(visit_of(login=False, search="secret"), names))
+    assert (found.rows, found.total) == (["secret"], 1)
+
+
+@pytest.mark.parametrize(
+    ("lags", "ages", "seconds"),
+    [([], [], None), ([0, -2], [], 0.0), ([0, 70_000], [], None), ([0, 3], [1.5], 1.5), ([5, 3], [1.5, 4.0], 4.0)],
+)
+def test_a_group_whose_records_cannot_be_read_is_not_said_to_be_up_to_date(
+    lags: list[int], ages: list[float], seconds: float | None
+) -> None:
+    assert pages._behind(lags, ages) == seconds
+
+
+def test_only_so_many_groups_of_a_list_are_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "_MOST_ASKED", 2)
+    answers = {name: UnknownGroup(ErrorCode.GROUP_ID_NOT_FOUND) for name in ("a", "b")}  # the third would be a KeyError
+    found, is_cut = asyncio.run(pages._listed(visit_of(login=True, groups=answers), ["a", "b", "c"]))
+    assert (found.rows, is_cut) == (["a", "b"], True)

@@ -86,6 +86,17 @@ def test_a_page_that_has_looked_at_enough_goes_on_at_the_same_place(
     assert [record.line.resources[0] for record in found] == [f"Topic t{n}" for n in reversed(range(0, 120, 7))]
 
 
+@pytest.mark.parametrize("bound", ["_MOST_LOOKED_AT", "_PAGE_S"])
+def test_no_bound_ends_a_page_before_each_partition_was_read(
+    broker: Broker, topic: str, bound: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "_CHUNK", 5)
+    monkeypatch.setattr(audit, bound, -1)
+    fill(broker, topic, 60)
+    found = all_pages(broker, topic)
+    assert [record.time_ms for record in found] == [START_MS + number * 1000 for number in reversed(range(60))]
+
+
 def test_lines_are_found_by_principal_request_resource_and_time(broker: Broker, topic: str) -> None:
     fill(broker, topic, 70)
     assert len(all_pages(broker, topic, AuditFilter(principal="EVE"))) == 10

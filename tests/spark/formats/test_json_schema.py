@@ -175,6 +175,44 @@ def test_a_recursive_part_is_json_text() -> None:
     assert columns({"properties": pair, "definitions": {"I": INTEGER}}) == {"a": "bigint", "b": "bigint"}
 
 
+@pytest.mark.parametrize("name", ["default", "const", "enum", "examples", "$id", "id", "$ref", "$schema"])
+def test_names_may_be_words_of_json_schema(name: str) -> None:
+    part = {"type": "object", "properties": {name: {"$ref": "#/definitions/Id"}}}
+    assert columns({**part, "definitions": {"Id": INTEGER}}) == {name: "bigint"}
+    for keyword in ("definitions", "$defs"):
+        named = {name: part, "Id": INTEGER}
+        document = {
+            "properties": {"x": {"$ref": f"#/{keyword}/{name}"}},
+            "definitions": {"Id": INTEGER},
+            keyword: named,
+        }
+        assert columns(document) == {"x": f"struct<{name}:bigint>"}
+
+
+def test_fragments_belong_to_the_document_with_a_urn() -> None:
+    shared = {"$id": "urn:shop:user", "properties": {"name": {"$ref": "#/$defs/Name"}}, "$defs": {"Name": STRING}}
+    root = {"$id": "urn:shop:view", "properties": {"u": {"$ref": "urn:shop:user"}, "n": {"$ref": "#/$defs/Name"}}}
+    found = columns_of({**root, "$defs": {"Name": INTEGER}}, {"user.json": shared})
+    assert found == {"u": "struct<name:string>", "n": "bigint"}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "any"}, {"type": [{}]}, {"type": [["string"]]}, {"type": [3, "null"]},
+        {"$ref": "http://["}, {"$ref": "#/default/part"}, {"$ref": "#/properties"}, {"$ref": "#/allOf/00000000000001"},
+        {"$id": "http://[", "type": "any"},
+    ],
+)  # fmt: skip
+def test_what_is_not_json_schema_is_json_text(schema: Any) -> None:
+    more = {"default": {"part": {"$ref": "#/default"}}, "allOf": [{}]}
+    assert columns({"type": "object", "properties": {"x": schema}, **more})["x"] == "string~"
+
+
+def test_required_names_that_are_not_text_are_ignored() -> None:
+    assert columns({"properties": {"x": STRING}, "required": [{}, "x", 3]}) == {"x": "string!"}
+
+
 @pytest.mark.parametrize("keyword", ["properties", "allOf"])
 def test_references_that_double_at_each_step_are_bounded(keyword: str) -> None:
     def twice(number: int) -> Any:

@@ -9,6 +9,8 @@ import pytest
 from tests.cli.commands import Shell
 from tests.spark.tables.table_stories import VIEWS, World, view
 
+from penstock.cli.spark.table import _values_of
+
 
 @pytest.fixture
 def shell(world: World) -> Shell:
@@ -65,6 +67,20 @@ def test_dead_letters_are_counted_by_their_reason(world: World, shell: Shell) ->
     assert {each["value"] for each in found["dead"]} == {"ba"}
     assert {each["bytes"] for each in found["dead"]} == {3}
     assert f"dead letters: {reason}" in shell.done("table", "status")
+
+
+def test_values_are_read_only_of_the_dead_letters_that_are_shown(world: World, shell: Shell) -> None:
+    world.send([b"first", b"second", None, b"last"], partition=0)
+    opened = world.make(schema=VIEWS, mode="append")
+    world.loader(opened).load_new()
+    found = shell.json("table", "dead", "views", "--max", "2")
+    assert found["count"] == 4
+    assert [(each["offset"], each["value"], each["bytes"]) for each in found["dead"]] == [
+        (3, "last", 4),
+        (2, None, None),
+    ]
+    opened.dead.refresh()
+    assert _values_of(opened.dead.delta, [{"_partition": 0, "_offset": 1}]) == {(0, 1): b"second"}
 
 
 def test_a_damaged_table_does_not_hide_the_others(world: World, shell: Shell) -> None:

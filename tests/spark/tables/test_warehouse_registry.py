@@ -122,6 +122,31 @@ def test_a_json_schema_that_changes_a_type_fails_the_load(world: World, registry
         world.loader(world.warehouse.open("views")).load_new()
 
 
+STRING, TEXT = {"type": "string"}, {"type": ["string", "integer"]}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "name"),
+    [
+        (STRING, TEXT, "x"),
+        (TEXT, STRING, "x"),
+        (STRING, {}, "x"),
+        ({"type": "array", "items": STRING}, {"type": "array", "items": TEXT}, "x"),
+        ({"type": "object", "properties": {"y": STRING}}, {"type": "object", "properties": {"y": {}}}, "x.y"),
+    ],
+)
+def test_a_column_does_not_change_between_text_and_json_text(
+    world: World, registry: Registry, old: Any, new: Any, name: str
+) -> None:
+    client, subject = RegistryClient(registry.url), f"{world.topic}-value"
+    register(registry, world, {"type": "object", "properties": {"x": old}}, "JSON")
+    world.make(format="json", registry=registry.url)
+    client.request("PUT", f"/config/{subject}", {"compatibility": "NONE"})
+    register(registry, world, {"type": "object", "properties": {"x": new}}, "JSON")
+    with pytest.raises(DeclarationError, match=f"changes {name} between text and JSON text"):
+        world.loader(world.warehouse.open("views")).load_new()
+
+
 def test_a_table_that_may_not_grow_keeps_its_schema(world: World, registry: Registry) -> None:
     register(registry, world, OLD)
     opened = world.make(format="avro", registry=registry.url, evolution="none")

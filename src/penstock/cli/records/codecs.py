@@ -8,7 +8,8 @@ error that shows the value. Avro is read and written as plain JSON, without unio
      "key": "u1", "value": "...", "headers": [["src", "web"]]}
 
 A record written by `consume --format json` is read back by `produce --format json` to the same bytes: bytes that are
-not UTF-8 are base64, under `keyBase64` and `valueBase64`, and as {"base64": ...} in headers; null stays null.
+not UTF-8 are base64, under `keyBase64` and `valueBase64`, and as {"base64": ...} in headers; null stays null. What the
+console adds under `decoded` is for readers: `produce` sends the value itself.
 """
 
 from __future__ import annotations
@@ -181,6 +182,7 @@ _KNOWN = frozenset(
         "value",
         "valueBase64",
         "headers",
+        "decoded",
     }
 )
 

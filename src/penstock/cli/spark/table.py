@@ -23,7 +23,7 @@ from penstock.cli.values import Assignment, Timestamp
 from penstock.runtime.quantities import counted, human_bytes, time_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from penstock.spark.tables import OpenTable, Table
     from penstock.spark.tables.audit import Audit
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _EXIT_UNSOUND = 1
 _DAY_MS = 86_400_000
+_BATCH = 1_000
 
 
 @click.group()
@@ -288,9 +289,8 @@ def dead(
 ) -> None:  # fmt: skip
     """Show dead letters, newest first: their offsets, and why they are not in the table."""
     opened = open_warehouse(warehouse_uri).open(name)
-    rows = opened.dead.delta.to_pyarrow_table(
-        columns=["_partition", "_offset", "_timestamp", "reason", "value", "dropped"]
-    )
+    # Values may be large, and there may be millions: they are read only of the rows that are shown.
+    rows = opened.dead.delta.to_pyarrow_table(columns=["_partition", "_offset", "_timestamp", "reason", "dropped"])
     if reason is not None:
         import pyarrow.compute as pc
 
@@ -298,6 +298,7 @@ def dead(
     newest = rows.sort_by([("_timestamp", "descending"), ("_offset", "descending")]).slice(0, most).to_pylist()
     output = Output()
     if output_format == JSON:
+        values = _values_of(opened.dead.delta, newest)
         documents = [
             {
                 "partition": one["_partition"],
@@ -305,10 +306,11 @@ def dead(
                 "timestamp": round(one["_timestamp"].timestamp() * 1000),
                 "reason": one["reason"],
                 "dropped": one["dropped"],
-                "bytes": None if one["value"] is None else len(one["value"]),
-                "value": None if one["value"] is None else _text(one["value"][:value_bytes]),
+                "bytes": None if value is None else len(value),
+                "value": None if value is None else _text(value[:value_bytes]),
             }
             for one in newest
+            for value in [values.get((one["_partition"], one["_offset"]))]
         ]
         output.json({"table": name, "count": rows.num_rows, "dead": documents}, indent=2)
         return
@@ -319,6 +321,22 @@ def dead(
     )  # fmt: skip
     if rows.num_rows > most:
         click.echo(f"{rows.num_rows - most:,} more.", err=True)
+
+
+def _values_of(delta: Any, rows: Sequence[Mapping[str, Any]]) -> dict[tuple[int, int], bytes | None]:
+    """The values of these dead letters, by partition and offset."""
+    import pyarrow.compute as pc
+
+    by_partition: dict[int, list[int]] = {}
+    for row in rows:
+        by_partition.setdefault(row["_partition"], []).append(row["_offset"])
+    found: dict[tuple[int, int], bytes | None] = {}
+    for partition, offsets in by_partition.items():
+        wanted = (pc.field("_partition") == partition) & pc.field("_offset").isin(offsets)
+        batches = delta.to_pyarrow_dataset().scanner(columns=["_offset", "value"], filter=wanted, batch_size=_BATCH)
+        for batch in batches.to_batches():
+            found |= {(partition, one["_offset"]): one["value"] for one in batch.to_pylist()}
+    return found
 
 
 def _text(value: bytes) -> str:

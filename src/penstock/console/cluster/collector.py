@@ -23,6 +23,7 @@ from penstock.client.admin import (
     GroupListing,
     LogDirectory,
     OffsetResult,
+    PartitionReassignment,
     TopicDescription,
 )
 from penstock.client.cluster_metadata import TopicPartition
@@ -229,6 +230,7 @@ class Collector:
             old = self.snapshot
             snapshot.cluster, snapshot.brokers, snapshot.topics = old.cluster, old.brokers, old.topics
             snapshot.groups, snapshot.moves = old.groups, old.moves
+            snapshot.may_describe_cluster = old.may_describe_cluster
         snapshot.elections, snapshot.seen_since_ms = tuple(reversed(self._elections)), self._seen_since_ms
         snapshot.traffic = tuple(self._traffic)
         snapshot.errors = tuple(self._errors[:_MOST_ERRORS])
@@ -250,12 +252,15 @@ class Collector:
         listed = await self._part("consumer groups", admin.list_groups(timeout_ms=_TIMEOUT_MS), [])
         groups = group_rows(listed, self.snapshot.groups)
         await self._read_lags(listed, groups)
-        moves = await self._part("moves", admin.list_partition_reassignments(timeout_ms=_TIMEOUT_MS), {})
+        moves: dict[TopicPartition, PartitionReassignment] | None = await self._part(
+            "moves", admin.list_partition_reassignments(timeout_ms=_TIMEOUT_MS), None
+        )
         await self._find_http(cluster)
         await self._meter(rows.values(), snapshot.time_ms)
         brokers = broker_rows(cluster, topics, self._disks, self._versions)
         snapshot.cluster, snapshot.brokers, snapshot.topics = cluster, brokers, rows
-        snapshot.groups, snapshot.moves = groups, moves
+        snapshot.groups, snapshot.moves = groups, moves or {}
+        snapshot.may_describe_cluster = moves is not None
         findings = replica_findings(topics) + min_insync_findings(self._min_insync, topics) + self._slow_findings
         findings += state_findings(brokers, groups.values())
         order = {PROBLEM: 0, NOTE: 1, OK: 2}
@@ -284,7 +289,9 @@ class Collector:
         self._seen_since_ms = self._seen_since_ms or time_ms
         changes = leader_changes(self._leaders, leaders, time_ms)
         if controller is not None:
-            if self._controller is not None and self._controller != controller:
+            # Kafka with KRaft names any broker as controller, another one each time. Only Penstock's can be believed.
+            is_known = any(node.id in self._versions for node in cluster.nodes)
+            if is_known and self._controller is not None and self._controller != controller:
                 changes.append(LeaderChange(time_ms, None, self._controller, controller))
             self._controller = controller
         self._elections.extend(changes)

@@ -157,6 +157,8 @@ class Snapshot:
     topics: Mapping[str, TopicRow] = field(default_factory=dict)
     groups: Mapping[str, GroupRow] = field(default_factory=dict)
     moves: Mapping[TopicPartition, PartitionReassignment] = field(default_factory=dict)
+    may_describe_cluster: bool = False
+    """Whether the brokers told which partitions move: that needs the right to describe the cluster."""
     elections: tuple[LeaderChange, ...] = ()
     """What was seen since `seen_since_ms`, the newest first."""
     seen_since_ms: int = 0

@@ -19,6 +19,7 @@ from penstock.client.consumer.zookeeper_registry import (
     CONSUMERS,
     GroupPaths,
     RegistryError,
+    Subscription,
     check_node_name,
     decode_registration,
 )
@@ -30,6 +31,8 @@ from penstock.client.zookeeper import kazoo, new_client, start_client
 MOST_PARTITIONS: Final = 2_000
 _MOST_MEMBERS: Final = 500
 _TIMEOUT_S: Final = 5.0
+_FAILED_S: Final = 5.0
+"""A ZooKeeper that was not reached is not tried again for a while: each try holds up all visitors of the page."""
 
 
 class GroupSummary(NamedTuple):
@@ -51,8 +54,8 @@ class GroupPartition(NamedTuple):
 
 class ZooKeeperGroup(NamedTuple):
     name: str
-    members: Mapping[str, str]
-    """What each member subscribes to, in words."""
+    members: Mapping[str, Subscription | str]
+    """What each member subscribes to, or why that is not known."""
     partitions: tuple[GroupPartition, ...]
     is_cut: bool
     """Whether it has more partitions than are shown."""
@@ -66,6 +69,7 @@ class ZooKeeperGroups:
         self._client: Any = None
         self._lock = threading.Lock()
         self._is_closed = False
+        self._failed_at = float("-inf")
 
     def names(self) -> list[str]:
         found = self._children([CONSUMERS])[CONSUMERS]
@@ -150,18 +154,24 @@ class ZooKeeperGroups:
     def _connected(self) -> Any:
         with self._lock:
             if self._client is None and not self._is_closed:
+                if time.monotonic() - self._failed_at < _FAILED_S:
+                    raise self._unreachable()
                 client = new_client(self.where)
                 try:
                     start_client(client, self.where, _TIMEOUT_S * 1000)
                 except BootstrapError as error:
-                    raise OffsetStoreError(
-                        f"{self.where} cannot be reached within {_TIMEOUT_S:.0f} s",
-                        hint="Check --zookeeper-groups: HOST:PORT,HOST:PORT/CHROOT", retriable=True,
-                    ) from error  # fmt: skip
+                    self._failed_at = time.monotonic()
+                    raise self._unreachable() from error
                 self._client = client
             if self._client is None:
                 raise OffsetStoreError("the console is stopping", retriable=True)
             return self._client
+
+    def _unreachable(self) -> OffsetStoreError:
+        return OffsetStoreError(
+            f"{self.where} cannot be reached within {_TIMEOUT_S:.0f} s",
+            hint="Check --zookeeper-groups: HOST:PORT,HOST:PORT/CHROOT", retriable=True,
+        )  # fmt: skip
 
 
 def _offsets(group: str) -> str:
@@ -184,12 +194,10 @@ def _partition(key: TopicPartition, data: Mapping[str, bytes | None], offset: st
         return GroupPartition(key, None, who, str(error))
 
 
-def _subscription(data: bytes | None) -> str:
+def _subscription(data: bytes | None) -> Subscription | str:
     if data is None:
         return "has left"
     try:
-        found = decode_registration(data)
+        return decode_registration(data)
     except RegistryError as error:
         return f"cannot be read: {error}"
-    words = {"static": "", "white_list": "all topics like ", "black_list": "all topics but those like "}
-    return words[found.kind] + ", ".join(f"{topic} ({count})" for topic, count in sorted(found.streams.items()))

@@ -14,12 +14,13 @@ import json
 import re
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import IO, Any, Final
 
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from penstock.client.errors import PenstockError
 from penstock.console.app import Handler, Invalid, Visit
@@ -34,6 +35,8 @@ _MOST_BYTES: Final = 64 * 1024 * 1024
 _MOST_S: Final = 30.0
 _AT_ONCE: Final = 4
 _STEP: Final = 500
+_AT_A_TIME: Final = 50
+"""Records whose lines are in memory at once."""
 _SPOOLED: Final = 2 * 1024 * 1024
 _PIECE: Final = 64 * 1024
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
@@ -52,33 +55,51 @@ async def export(visit: Visit) -> Response:
         raise Invalid(f"{kind!r} is not a format of files; use jsonl or csv.")
     if len(_running) >= _AT_ONCE:
         return PlainTextResponse("Too many files are being collected; try again in a moment.", 503)
+    file: IO[bytes] = tempfile.SpooledTemporaryFile(_SPOOLED)  # noqa: SIM115 - closed when it was sent
+    _running.add(file)
+    try:
+        return await _exported(visit, kind, file)
+    except BaseException:
+        _release(file)
+        raise
+
+
+def _release(file: IO[bytes]) -> None:
+    _running.discard(file)
+    file.close()
+
+
+async def _exported(visit: Visit, kind: str, file: IO[bytes]) -> Response:
     name = name_of(visit)
     indexes = await indexes_of(visit, name)
     view = RecordsView(visit, indexes)
     most = visit.number("most", MOST_RECORDS, least=1, most=MOST_RECORDS)
-    is_search = bool(visit.query.get("text") or visit.query.get("path"))
+    is_search = any(visit.query.get(each) for each in ("find", "text", "path"))
     found = _searched(visit, name, view, most) if is_search else _browsed(visit, name, view, most)
-    file: IO[bytes] = tempfile.SpooledTemporaryFile(_SPOOLED)  # noqa: SIM115 - closed when it is sent
-    _running.add(file)
-    try:
-        count, is_whole = await _collected(file, kind, name, found, visit.console.registry)
-    except BaseException:
-        file.close()
-        raise
-    finally:
-        _running.discard(file)
+    count, is_whole = await _collected(file, kind, name, found, visit.console.registry)
     file_name = f"{_UNSAFE.sub('_', name)}-{count}-records{'' if is_whole else '-incomplete'}.{kind}"
-    return StreamingResponse(
-        _pieces(file), media_type=_TYPES[kind],
-        headers={"Content-Disposition": f'attachment; filename="{file_name}"', "Content-Length": str(file.tell())},
-    )  # fmt: skip
+    headers = {"Content-Disposition": f'attachment; filename="{file_name}"', "Content-Length": str(file.tell())}
+    return _FileResponse(file, _TYPES[kind], headers)
+
+
+class _FileResponse(StreamingResponse):
+    """Sends a file. However that ends, the file is closed, and another one may be collected."""
+
+    def __init__(self, file: IO[bytes], media_type: str, headers: Mapping[str, str]) -> None:
+        super().__init__(_pieces(file), media_type=media_type, headers=headers)
+        self._file = file
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            _release(self._file)
 
 
 def _pieces(file: IO[bytes]) -> Iterator[bytes]:
-    with file:
-        file.seek(0)
-        while piece := file.read(_PIECE):
-            yield piece
+    file.seek(0)
+    while piece := file.read(_PIECE):
+        yield piece
 
 
 async def _collected(
@@ -92,11 +113,17 @@ async def _collected(
     if kind == "csv":
         file.write(_csv_line(_COLUMNS))
     async with aclosing(found) as source:  # type: ignore[type-var]
-        async for records in source:
-            data, written = await asyncio.to_thread(_lines, kind, topic, records, registry, _MOST_BYTES - file.tell())
-            file.write(data)
-            count += written
-            if written < len(records) or time.monotonic() > deadline:
+        async for found_now in source:
+            for at in range(0, len(found_now), _AT_A_TIME):
+                records = found_now[at : at + _AT_A_TIME]
+                room = _MOST_BYTES - file.tell()
+                data, written = await asyncio.to_thread(_lines, kind, topic, records, registry, room)
+                file.write(data)
+                count += written
+                if written < len(records):
+                    return count, False
+            # Also where nothing was found: a search for what is rare must end.
+            if time.monotonic() > deadline:
                 return count, False
     return count, True
 
@@ -121,7 +148,8 @@ def _lines(kind: str, topic: str, records: Sequence[Shown], registry: Registry |
 def document_of(topic: str, record: Shown, registry: Registry | None) -> dict[str, Any]:
     """A record as JSON. What a registry's schema makes of its value is added under "decoded"."""
     document: dict[str, Any] = {
-        "topic": topic, "partition": record.partition, "offset": record.offset, "timestamp": record.timestamp,
+        "topic": topic, "partition": record.partition, "offset": record.offset,
+        "timestamp": record.timestamp if record.timestamp >= 0 else None,  # without one, a new record gets its own
         **_named("key", record.key), **_named("value", record.value),
         "headers": [[name, _header(value)] for name, value in record.headers],
     }  # fmt: skip
@@ -158,7 +186,7 @@ def _json_line(document: dict[str, Any]) -> bytes:
 def _cells(document: dict[str, Any]) -> list[str]:
     stamp = document["timestamp"]
     cells = {**document, "headers": json.dumps(document["headers"], ensure_ascii=False), "time": ""}
-    if 0 <= stamp < 253_402_300_800_000:
+    if stamp is not None and stamp < 253_402_300_800_000:
         cells["time"] = datetime.fromtimestamp(stamp / 1000, UTC).isoformat(timespec="milliseconds")
     return ["" if cells.get(name) is None else str(cells[name]) for name in _COLUMNS]
 
@@ -205,15 +233,20 @@ async def _browsed(visit: Visit, name: str, view: RecordsView, most: int) -> Asy
 
 
 async def _searched(visit: Visit, name: str, view: RecordsView, most: int) -> AsyncIterator[list[Shown]]:
-    steps = search(
-        visit.account.admin, name, view.partitions, query_of(visit, hits=most), isolation=view.isolation,
-        from_ms=view.from_ms, to_ms=view.to_ms, start=view.start,
-    )  # fmt: skip
-    async with aclosing(steps) as source:  # type: ignore[type-var]
-        async for step in source:
-            if step.end == "failed":
-                raise PenstockError(step.problem)
-            yield step.hits
+    """The matches, some hundred at a time: a search that pauses is continued where it was."""
+    start, is_paused = view.start, True
+    while is_paused and most > 0:
+        steps = search(
+            visit.account.admin, name, view.partitions, query_of(visit, hits=min(_STEP, most)),
+            isolation=view.isolation, from_ms=view.from_ms, to_ms=view.to_ms, start=start,
+        )  # fmt: skip
+        async with aclosing(steps) as source:  # type: ignore[type-var]
+            async for step in source:
+                if step.end == "failed":
+                    raise PenstockError(step.problem)
+                yield step.hits
+                most -= len(step.hits)
+                start, is_paused = dict(step.positions), step.end == "paused"
 
 
 PAGES: Final[dict[str, Handler]] = {"/topics/{topic}/export": export}

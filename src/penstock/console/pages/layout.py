@@ -8,10 +8,10 @@ from typing import Any, Final, NamedTuple
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 
 from penstock import __version__
-from penstock.client.diagnosis import PROBLEM
 from penstock.console.app import Visit
 from penstock.console.cluster.state import Page
 from penstock.console.html import Child, Html, h, joined, json_text, number, with_query
+from penstock.console.pages import verdict
 from penstock.console.static_files import address_of
 
 NAV: Final = (
@@ -67,7 +67,7 @@ def page(visit: Visit, title: str, *content: Child, heading: Child = None, statu
     ]  # fmt: skip
     snapshot = visit.account.collector.snapshot
     name = snapshot.cluster.cluster_id if snapshot.cluster and snapshot.cluster.cluster_id else visit.account.servers
-    problems = sum(each.level == PROBLEM for each in snapshot.findings)
+    problems = len(verdict.problems(visit, snapshot))
     who = None
     if visit.account.user is not None:
         who = h.form(
@@ -81,7 +81,7 @@ def page(visit: Visit, title: str, *content: Child, heading: Child = None, statu
         h.nav(h.ul(links), id="nav", aria_label="Main"),
         h.div(
             None if visit.may_change else h.span("read-only", cls="tag"),
-            h.span(f"{problems} problems", cls="tag bad") if problems else None,
+            h.span(f"{problems} problem{'s' if problems > 1 else ''}", cls="tag bad") if problems else None,
             who,
             h.button("Theme: auto", cls="link theme", type_="button"),
             h.button("Keys: ?", cls="link keys", type_="button"),

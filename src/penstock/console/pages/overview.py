@@ -27,7 +27,7 @@ from penstock.console.html import (
     sparkline,
     with_query,
 )
-from penstock.console.pages import tables
+from penstock.console.pages import tables, verdict
 from penstock.console.pages.layout import Column, card, code, empty, event, event_stream, page, table, tag
 
 _ROWS: Final = 8
@@ -77,7 +77,7 @@ def parts(snapshot: Snapshot, visit: Visit) -> Html:
 
 
 def _verdict(snapshot: Snapshot, visit: Visit) -> Html:
-    found = [*snapshot.findings, *tables.findings(visit)]
+    found = verdict.findings(visit, snapshot)
     problems, notes = [each for each in found if each.level == PROBLEM], [each for each in found if each.level == NOTE]
     if problems:
         count = len(problems)

@@ -335,6 +335,7 @@ def _tools(visit: Visit, name: str, view: RecordsView, indexes: Sequence[int]) -
         method="get", action=path, cls="card tools", id="browse", aria_label="Browse",
     )  # fmt: skip
     find = h.form(
+        h.input(type_="hidden", name="find", value="1"),  # a download of an empty search is not one of all records
         h.div(
             field("Search for", h.input(type_="search", name="text", value=query.get("text", ""), autocomplete="off",
                                         spellcheck="false", maxlength=1000, data_search=True)),

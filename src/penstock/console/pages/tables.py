@@ -1,14 +1,14 @@
 """Pipelines and tables: until when each table is complete, its audit by hour, its dead letters and their replay.
 
 Tables are files of whoever started the console, so a visitor's own rights decide what is shown of them: those who may
-describe the topic see that its table exists, those who may read it see its counts by hour and its dead letters, and
-those who may alter the topic's settings may try the dead letters again.
+describe the topic see its table in the list, with its counts, those who may read it see its counts by hour and its dead
+letters, and those who may alter the topic's settings may try the dead letters again. Pipelines, and what failed, may be
+about any topic: they are for those who may describe the cluster.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from html import escape
@@ -18,7 +18,6 @@ from starlette.responses import Response
 
 from penstock.client.admin import ConfigResource
 from penstock.client.cluster_metadata import TopicPartition
-from penstock.client.diagnosis import NOTE, PROBLEM, Finding
 from penstock.client.errors import PenstockError, UnknownTopic
 from penstock.console.app import Handler, Invalid, NotThere, Visit, needed
 from penstock.console.cluster.state import page_of
@@ -56,6 +55,7 @@ from penstock.console.pages.layout import (
     tag,
     trail,
 )
+from penstock.console.pages.verdict import may_see_all, visible
 from penstock.console.records.reading import ends_of, fetch
 from penstock.console.warehouse import (
     Audit,
@@ -72,6 +72,7 @@ _EVENT_S: Final = 2.0
 _FIRST_S: Final = 3.0
 _REPLAY_S: Final = 10.0
 _MOST_REASONS: Final = 20
+_VALUE_CHARS: Final = 400
 _PARTS: Final = (
     ("landed", "landed"), ("empty", "no record"), ("dead", "dead"), ("dropped", "dropped"), ("waiting", "waiting"),
     ("missing", "missing"), ("surplus", "duplicate"),
@@ -83,7 +84,6 @@ _SORTS: Final[Mapping[str, Callable[[TableRow], Any]]] = {
     "dead": lambda row: row.dead,
     "loaded": lambda row: None if row.last_load is None else row.last_load.time,
 }
-_PLAIN: Final = re.compile(r"[\w./:-]*[\w/]")
 _STATES: Final = {
     "running": "good", "waiting": "good", "starting": "accent", "stopping": "warn", "failed": "bad", "gone": "bad",
 }  # fmt: skip
@@ -99,19 +99,11 @@ def _of(visit: Visit) -> Warehouse:
 # --------------------------------------------------------------------------------------------------- rights
 
 
-def visible(visit: Visit, view: View) -> dict[str, TableRow]:
-    """The tables of topics that the visitor may describe; all of them where nobody logs in."""
-    if not visit.console.options.login:
-        return dict(view.tables)
-    topics = visit.account.collector.look().topics
-    return {name: row for name, row in view.tables.items() if row.topic in topics}
-
-
 async def _row(visit: Visit, name: str) -> TableRow:
     """A table whose topic the visitor may read. Raises what the brokers say if not."""
     await visit.snapshot()
     view = await _of(visit).first(_FIRST_S)
-    found = visible(visit, view).get(name)
+    found = visible(visit, view, visit.account.collector.look()).get(name)
     if found is None:
         known = "The warehouse is being read; try again in a moment." if not view.is_known else ""
         raise NotThere(known or f"There is no table {name}.")
@@ -120,14 +112,20 @@ async def _row(visit: Visit, name: str) -> TableRow:
 
 
 async def _check_read(visit: Visit, topic: str) -> None:
-    """Raises what the brokers say if the visitor may not read the topic. Without logins a topic may be gone."""
+    """Raises what the brokers say if the visitor may not read the topic. Without logins a topic may be gone, and a
+    damaged table has none."""
+    login = visit.console.options.login
+    if not topic and not login:
+        return
     try:
         described = await visit.account.admin.describe_topic(topic)
         keys = [TopicPartition(topic, part.index) for part in described.partitions if part.leader is not None][:1]
+        if login and not keys:
+            raise NotThere(f"Nobody can say whether you may read {topic}: none of its partitions has a leader.")
         _, ends = await ends_of(visit.account.admin, keys, "read_committed")
         answers = await fetch(visit.account.admin, ends, isolation="read_committed", partition_bytes=1)
     except UnknownTopic:
-        if visit.console.options.login:
+        if login:
             raise
         return
     for answer in answers.values():
@@ -180,23 +178,27 @@ async def events(visit: Visit) -> Response:
 def _parts(visit: Visit, view: View) -> Html:
     if not view.is_known:
         return h.div(h.p("Reading the warehouse …"), cls="empty", role="status")
+    snapshot = visit.account.collector.look()
     return joined(
-        problems(view), _pipelines(view.pipelines), _list(visit, view),
+        problems(visit, view), _pipelines(view.pipelines) if may_see_all(visit, snapshot) else None, _list(visit, view),
         h.p("As of ", moment(view.time_ms), f" UTC, read in {duration(view.took_s)}", cls="none asof"),
     )  # fmt: skip
 
 
-def problems(view: View) -> Html | None:
+def problems(visit: Visit, view: View) -> Html | None:
     """What could not be read."""
     if not view.errors:
         return None
+    if not may_see_all(visit, visit.account.collector.look()):
+        return h.div(h.p("Parts of the warehouse could not be read."), cls="card problem", role="alert")
     return h.div([h.p(" ".join(filter(None, each))) for each in view.errors], cls="card problem", role="alert")
 
 
 def _list(visit: Visit, view: View) -> Html:
     sort, descending = sorting(visit, _SORTS, "name", descending=False)
+    known = visible(visit, view, visit.account.collector.look())
     found = page_of(
-        visible(visit, view).values(), search=visit.query.get("q", ""), name=lambda row: f"{row.name} {row.topic}",
+        known.values(), search=visit.query.get("q", ""), name=lambda row: f"{row.name} {row.topic}",
         key=_SORTS[sort], descending=descending, number=visit.number("page", 1, least=1), size=PAGE_ROWS,
     )  # fmt: skip
     if not found.rows:
@@ -274,42 +276,16 @@ def _pipelines(pipelines: tuple[PipelineRow, ...]) -> Html | None:
 # --------------------------------------------------------------------------------------------------- first screen
 
 
-def findings(visit: Visit) -> list[Finding]:
-    """What is wrong with tables and pipelines, for the verdict."""
-    warehouse = visit.account.warehouse
-    if warehouse is None:
-        return []
-    view = warehouse.look()
-    found = [
-        Finding(
-            PROBLEM, "tables", row.name, row.trouble, _advice("See the hours", warehouse, "table", "audit", row.name)
-        )
-        if not row.error
-        else Finding(NOTE, "tables", row.name, row.error, row.hint or "")
-        for row in visible(visit, view).values()
-        if row.trouble
-    ]
-    found += [
-        Finding(PROBLEM, "pipelines", each.name, f"is {each.shown_state}{': ' if each.message else ''}{each.message}",
-                _advice("Start it again", warehouse, "pipeline", "run", each.name))
-        for each in view.pipelines if each.is_failed
-    ]  # fmt: skip
-    return found + [Finding(NOTE, "tables", "the warehouse", text, hint) for text, hint in view.errors]
-
-
-def _advice(words: str, warehouse: Warehouse, *command: str) -> str:
-    """An advice with a command; without it, if a name is not one that can be found in a text again."""
-    given = [*command, "-w", warehouse.options.uri]
-    return f"{words}: penstock {' '.join(given)}" if all(_PLAIN.fullmatch(each) for each in given) else f"{words}."
-
-
 def overview_card(visit: Visit, most: int) -> Html | None:
     """The tables that are the least complete, for the first screen."""
     warehouse = visit.account.warehouse
     if warehouse is None:
         return None
     view = warehouse.look()
-    rows = sorted(visible(visit, view).values(), key=lambda row: (row.complete_until or 0, row.name))
+    rows = sorted(
+        visible(visit, view, visit.account.collector.look()).values(),
+        key=lambda row: (row.complete_until or 0, row.name),
+    )
     content: Child = empty("Reading the warehouse …" if not view.is_known else "No tables in this warehouse.")
     if rows:
         content = table(
@@ -439,8 +415,8 @@ def _reasons(row: TableRow) -> Html | None:
     if not row.reasons:
         return None
     rows = [
-        (h.a(each.reason or "(no reason)", href=with_query("/tables/dead", name=row.name, reason=each.reason)),
-         number(each.count))
+        (h.a(each.reason, href=with_query("/tables/dead", name=row.name, reason=each.reason)) if each.reason
+         else "(no reason)", number(each.count))
         for each in row.reasons[:_MOST_REASONS]
     ]  # fmt: skip
     return card(
@@ -497,8 +473,9 @@ def _letters(row: TableRow, letters: list[DeadLetter], count: int) -> Html:
 def _value(letter: DeadLetter) -> Child:
     if letter.value is None:
         return h.span("null", cls="none")
-    cut = letter.bytes is not None and letter.bytes > len(letter.value.encode("utf-8", "replace"))
-    start = " ".join(letter.value[:400].split())
+    is_part = letter.bytes is not None and letter.bytes > len(letter.value.encode("utf-8", "replace"))
+    cut = is_part or len(letter.value) > _VALUE_CHARS
+    start = " ".join(letter.value[:_VALUE_CHARS].split())
     return joined(h.span(start, cls="mono"), h.small(f" … {size(letter.bytes)}") if cut else None)
 
 

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
 from starlette.responses import Response
 
-from penstock.client.admin import OffsetResult
+from penstock.client.admin import GroupDescription, OffsetResult
 from penstock.client.cluster_metadata import TopicPartition
-from penstock.client.errors import AuthorizationError, ConfigError, PenstockError
+from penstock.client.consumer.zookeeper_registry import Subscription
+from penstock.client.errors import ConfigError, PenstockError, UnknownGroup
 from penstock.console.app import Handler, NotThere, Visit
-from penstock.console.cluster.state import page_of
+from penstock.console.cluster.state import Page, page_of
 from penstock.console.cluster.zookeeper_groups import (
     MOST_PARTITIONS,
     GroupPartition,
@@ -41,6 +43,8 @@ from penstock.console.pages.layout import (
 )
 from penstock.console.records.reading import fetch, shown_records
 
+_MOST_ASKED: Final = 200
+"""Brokers are asked about each group of a list, where visitors log in."""
 _MOST_AGES: Final = 100
 _AGE_BYTES: Final = 64 * 1024
 
@@ -60,24 +64,37 @@ def _of(visit: Visit) -> ZooKeeperGroups:
 
 
 async def _permitted(visit: Visit, names: list[str]) -> list[str]:
-    """The groups that the visitor may describe; all where nobody logs in."""
+    """The groups that the visitor may describe; all where nobody logs in.
+
+    Brokers check rights first: a group that they do not know is one that the visitor may describe. Any other answer
+    permits nothing.
+    """
     if not visit.console.options.login or not names:
         return names
-    found = await visit.account.admin.describe_groups(names)
-    return [name for name in names if not isinstance(found.get(name), AuthorizationError)]
+    found = await visit.account.admin.describe_groups(names, with_lag=False)
+    return [name for name in names if isinstance(found.get(name), GroupDescription | UnknownGroup)]
+
+
+async def _listed(visit: Visit, names: list[str]) -> tuple[Page[str], bool]:
+    """A page of the groups that the visitor may describe, and whether there were too many to ask the brokers about."""
+    search, is_cut = visit.query.get("q", ""), False
+    if visit.console.options.login:
+        # Neither rows nor their number tell of other groups.
+        matching = page_of(names, search=search, name=str, size=_MOST_ASKED)
+        names, is_cut = await _permitted(visit, matching.rows), matching.pages > 1
+    page_ = page_of(names, search=search, name=str, number=visit.number("page", 1, least=1), size=PAGE_ROWS)
+    return page_, is_cut
 
 
 async def groups(visit: Visit) -> Response:
     zookeeper = _of(visit)
-    found = page_of(
-        await asyncio.to_thread(zookeeper.names), search=visit.query.get("q", ""), name=str,
-        number=visit.number("page", 1, least=1), size=PAGE_ROWS,
-    )  # fmt: skip
-    rows = await asyncio.to_thread(zookeeper.summaries, await _permitted(visit, found.rows))
+    found, is_cut = await _listed(visit, await asyncio.to_thread(zookeeper.names))
+    rows = await asyncio.to_thread(zookeeper.summaries, found.rows)
     columns = [Column("Group"), Column("Members", True), Column("Topics")]
     content = table(columns, [_row(visit, each) for each in rows], caption="Groups in ZooKeeper", cls="list")
     return page(
         visit, "Groups", group_tabs(visit), search_form(visit, "Search groups", "Search groups in ZooKeeper"),
+        h.p(f"Only the first {number(_MOST_ASKED)} groups were looked at; search for others.") if is_cut else None,
         content if rows else empty(f"No groups in {zookeeper.where}."), pager(visit, found, "groups"),
     )  # fmt: skip
 
@@ -111,12 +128,17 @@ async def group(visit: Visit) -> Response:
         facts(
             ("Members", number(len(found.members))), ("Partitions", number(len(shown))),
             ("Records behind", number(sum(max(0, lag) for lag in lags)) if lags else "\u2013"),
-            ("Behind", duration(max(ages.values(), default=0.0 if lags else None))), ("Kept in", str(zookeeper.where)),
+            ("Behind", duration(_behind(lags, ages.values()))), ("Kept in", str(zookeeper.where)),
         ),
         _partitions(found, shown, ends, ages),
-        _members(found),
+        _members(visit, found),
         heading=trail(("Groups", "/groups"), ("In ZooKeeper", "/groups/zookeeper"), (name, None)),
     )  # fmt: skip
+
+
+def _behind(lags: Sequence[int], ages: Iterable[float]) -> float | None:
+    """How far behind a group is, in seconds; None if that cannot be read."""
+    return max(ages, default=0.0 if lags and max(lags) <= 0 else None)
 
 
 async def _ends(visit: Visit, shown: list[GroupPartition]) -> dict[TopicPartition, int]:
@@ -179,11 +201,25 @@ def _partitions(
     return h.div(cut, table(columns, rows, caption="Partitions"))
 
 
-def _members(found: ZooKeeperGroup) -> Html | None:
+def _members(visit: Visit, found: ZooKeeperGroup) -> Html | None:
     if not found.members:
         return None
-    rows = [(h.span(name, cls="mono"), words) for name, words in found.members.items()]
+    rows = [(h.span(name, cls="mono"), reads(visit, each)) for name, each in found.members.items()]
     return card("Members", table([Column("Member"), Column("Reads (threads)")], rows, caption="Members"))
+
+
+def reads(visit: Visit, subscription: Subscription | str) -> str:
+    """What a member subscribes to, as far as the visitor may see its topics. A pattern may name any topic."""
+    if visit.console.options.login and (isinstance(subscription, str) or subscription.kind != "static"):
+        return "\u2013" if isinstance(subscription, str) else "topics by a pattern"
+    if isinstance(subscription, str):
+        return subscription
+    words = {"static": "", "white_list": "all topics like ", "black_list": "all topics but those like "}
+    is_pattern = subscription.kind != "static"
+    streams = [
+        f"{each} ({n})" for each, n in sorted(subscription.streams.items()) if is_pattern or _may_see(visit, each)
+    ]
+    return words[subscription.kind] + ", ".join(streams) or "\u2013"
 
 
 PAGES: Final[dict[str, Handler]] = {"/groups/zookeeper": groups, "/groups/zookeeper/show": group}

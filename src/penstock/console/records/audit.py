@@ -20,6 +20,7 @@ from penstock.console.records.reading import Shown, ends_of, offsets_at, read_pa
 
 OUTCOMES: Final = ("allowed", "denied", "failed")
 _CHUNK: Final = 500
+_LEAST_CHUNK: Final = 20
 _MOST_LOOKED_AT: Final = 20_000
 _PAGE_S: Final = 3.0
 
@@ -107,15 +108,18 @@ async def read_audit(
     parts, total = await _parts(admin, topic, partitions, wanted, before or {})
     matched: list[AuditRecord] = []
     looked = unreadable = 0
+    chunk = min(_CHUNK, max(_LEAST_CHUNK, _MOST_LOOKED_AT // max(1, len(parts))))
     deadline = time.monotonic() + _PAGE_S
+    # No line can be shown before each partition was read once: no bound ends this pass, or a page would lead to itself.
+    unread = [index for index, part in parts.items() if not part.is_done]
     while open_ := [index for index, part in parts.items() if not part.is_done]:
         edge_ms = max(parts[index].oldest_ms for index in open_)
         if sum(record.time_ms >= edge_ms for record in matched) >= limit:
             break
-        if looked >= _MOST_LOOKED_AT or time.monotonic() > deadline:
+        if not unread and (looked >= _MOST_LOOKED_AT or time.monotonic() > deadline):
             break
-        behind = max(open_, key=lambda index: parts[index].oldest_ms)
-        for record in await _chunk(admin, topic, behind, parts[behind]):
+        behind = unread.pop() if unread else max(open_, key=lambda index: parts[index].oldest_ms)
+        for record in await _chunk(admin, topic, behind, parts[behind], chunk):
             looked += 1
             line = line_of(record.value)
             if line is None:
@@ -145,13 +149,13 @@ async def _parts(
     return parts, sum(part.position - part.start for part in parts.values())
 
 
-async def _chunk(admin: AsyncAdmin, topic: str, index: int, part: _Part) -> list[Shown]:
-    """The records before the position, which moves back."""
-    high, at = part.position, max(part.start, part.position - _CHUNK)
+async def _chunk(admin: AsyncAdmin, topic: str, index: int, part: _Part, size: int) -> list[Shown]:
+    """The records of so many offsets before the position, which moves back."""
+    high, at = part.position, max(part.start, part.position - size)
     part.position = at
     found: list[Shown] = []
     while at < high:
-        page = await read_page(admin, topic, [index], limit=_CHUNK, start={index: at})
+        page = await read_page(admin, topic, [index], limit=size, start={index: at})
         found += [record for record in page.records if at <= record.offset < high and not record.problem]
         after = page.next.get(index, high)
         if after <= at:

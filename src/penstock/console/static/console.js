@@ -126,13 +126,17 @@
       go.addEventListener("click", () => run(at));
       $("#progress").append(go);
     };
+    const wanted = () => {
+      const query = queryOf($("#browse"), form);
+      for (const name of ["offset", "limit"]) query.delete(name);
+      if (!new FormData(form).get("from")) query.delete("from");
+      return query;
+    };
     const run = (from) => {
       stop();
       const tail = $("#tail");
       if (tail.getAttribute("aria-pressed") === "true") { tail.setAttribute("aria-pressed", "false"); tail.textContent = "Resume"; }
-      const query = queryOf($("#browse"), form);
-      for (const name of ["offset", "limit"]) query.delete(name);
-      if (!new FormData(form).get("from")) query.delete("from");
+      const query = wanted();
       if (from) query.set("at", from); else clear();
       at = "";
       button.disabled = false;
@@ -156,8 +160,13 @@
       button.onclick = () => done(`Stopped: ${last || "before the first answer"}`, Boolean(at));
     };
     form.addEventListener("submit", (event) => {
-      if (event.submitter?.name === "as") return; // a download
-      event.preventDefault(); run("");
+      event.preventDefault();
+      const button = event.submitter;
+      if (button?.name !== "as") { run(""); return; }
+      // A download has what the search finds: the partition and the transactions are fields of the other form.
+      const query = wanted();
+      query.set("as", button.value);
+      location.assign(`${button.formAction}?${query}`);
     });
   };
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, cast
-from urllib.parse import unquote, urldefrag, urljoin
+from urllib.parse import unquote, urljoin
 
 from pyspark.sql import types as spark
 
@@ -35,6 +35,10 @@ PARTS_MAX: Final = 20_000
 DEPTH_MAX: Final = 64
 _SIBLINGS_COUNT: Final = ("2019-09", "2020-12")
 """Drafts in which the keywords beside a `$ref` apply too."""
+_MAPS: Final = frozenset(
+    {"properties", "patternProperties", "definitions", "$defs", "dependentSchemas", "dependencies"}
+)
+"""Keywords whose value has schemas by names, which may be words of JSON Schema."""
 _NO_SCHEMAS: Final = frozenset({"enum", "const", "default", "examples"})
 _FORMATS: Final[Mapping[str, type[spark.DataType]]] = {"date-time": spark.TimestampType, "date": spark.DateType}
 
@@ -50,6 +54,11 @@ class _Shape(NamedTuple):
     def is_any(self) -> bool:
         """Whether it says nothing about the value: JSON text."""
         return self.mark == TEXT and isinstance(self.type, spark.StringType)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether its innermost values are JSON text."""
+        return self.mark == TEXT
 
     @property
     def kind(self) -> tuple[spark.DataType, str]:
@@ -103,24 +112,28 @@ class _Documents:
 
     def _visit(self, document: Any, base: str) -> None:
         """Note the base URI of every part, and whether keywords beside its `$ref` count."""
-        waiting: list[tuple[Any, str, bool]] = [(document, base, False)]
+        waiting: list[tuple[Any, str, bool, bool]] = [(document, base, False, False)]
         while waiting:
-            part, base, has_siblings = waiting.pop()
+            part, base, has_siblings, is_map = waiting.pop()
             if isinstance(part, list):
-                waiting += [(each, base, has_siblings) for each in part]
+                waiting += [(each, base, has_siblings, False) for each in part]
+            elif isinstance(part, dict) and is_map:
+                waiting += [(each, base, has_siblings, False) for each in part.values()]
             elif isinstance(part, dict):
                 draft = part.get("$schema")
                 if isinstance(draft, str):
                     has_siblings = any(each in draft for each in _SIBLINGS_COUNT)
                 base = self._identified(part, base)
                 self._bases[id(part)] = base, has_siblings
-                waiting += [(each, base, has_siblings) for key, each in part.items() if key not in _NO_SCHEMAS]
+                waiting += [
+                    (each, base, has_siblings, key in _MAPS) for key, each in part.items() if key not in _NO_SCHEMAS
+                ]
 
     def _identified(self, part: dict[str, Any], base: str) -> str:
         for key in ("$id", "id"):
             identifier = part.get(key)
             if isinstance(identifier, str):
-                base, fragment = urldefrag(urljoin(base, identifier))
+                base, fragment = _resolved(base, identifier)
                 if fragment:
                     self._anchors.setdefault((base, fragment), part)
                 else:
@@ -132,14 +145,18 @@ class _Documents:
 
     def stands_alone(self, part: dict[str, Any]) -> bool:
         """Whether its `$ref` is all that counts, as before draft 2019-09."""
-        return isinstance(part.get("$ref"), str) and not self._bases[id(part)][1]
+        return isinstance(part.get("$ref"), str) and not self._base(part)[1]
+
+    def _base(self, part: dict[str, Any]) -> tuple[str, bool]:
+        """A `$ref` may lead to what is not a schema, as a default value."""
+        return self._bases.get(id(part), ("", False))
 
     def target(self, part: dict[str, Any]) -> Any:
         """What its `$ref` leads to; None if that is not known here, as a meta-schema."""
         reference: str = part["$ref"]
-        url, fragment = urldefrag(urljoin(self._bases[id(part)][0], reference))
+        url, fragment = _resolved(self._base(part)[0], reference)
         # A document without an $id is known by the name of its reference.
-        found = self._resources.get(url, self._resources.get(urldefrag(reference).url))
+        found = self._resources.get(url, self._resources.get(reference.partition("#")[0]))
         fragment = unquote(fragment)
         if fragment and not fragment.startswith("/"):
             base = url if found is None else self._bases.get(id(found), (url, False))[0]
@@ -149,10 +166,21 @@ class _Documents:
             if isinstance(found, dict):
                 found = found.get(step)
             elif isinstance(found, list) and step.isascii() and step.isdigit() and int(step[:9]) < len(found):
-                found = found[int(step)]
+                found = found[int(step[:9])]
             else:
                 return None
         return found
+
+
+def _resolved(base: str, reference: str) -> tuple[str, str]:
+    """The URI and the fragment that a reference stands for."""
+    address, _, fragment = reference.partition("#")
+    if not address:
+        return base, fragment  # urljoin knows no relative references of urn:
+    try:
+        return urljoin(base, address), fragment
+    except ValueError:  # not a URI: it leads nowhere, unless something has that name
+        return address, fragment
 
 
 # ---------------------------------------------------------------------------------------------- columns
@@ -224,7 +252,7 @@ class _Columns:
         elif name == "array":
             shape = self._array(part, path)
         else:
-            shape = _string(part) if name == "string" else _ATOMS[name]
+            shape = _string(part) if name == "string" else _ATOMS.get(name, _ANY)
         # Without `type`, other values than these are valid too.
         return shape._replace(is_nullable=shape.is_nullable or is_nullable)
 
@@ -232,7 +260,7 @@ class _Columns:
         properties = part.get("properties")
         if isinstance(properties, dict) and properties:
             required = part.get("required")
-            names = set(required) if isinstance(required, list) else set()
+            names = {each for each in required if isinstance(each, str)} if isinstance(required, list) else set()
             return _Shape(
                 spark.StructType(
                     [
@@ -281,7 +309,7 @@ def _types_of(part: dict[str, Any]) -> set[str] | None:
     if isinstance(given, str):
         return {given}
     if isinstance(given, list):
-        return set(given)
+        return {each if isinstance(each, str) else "" for each in given}
     if "const" in part:
         return {_type_of(part["const"])}
     if isinstance(part.get("enum"), list):
@@ -314,6 +342,36 @@ def _string(part: dict[str, Any]) -> _Shape:
 def _field(name: str, shape: _Shape, *, is_required: bool) -> spark.StructField:
     mark = {MARK: shape.mark} if shape.mark else None
     return spark.StructField(name, shape.type, shape.is_nullable or not is_required, mark)
+
+
+# ---------------------------------------------------------------------------------------------- versions
+
+
+def changed_meaning(before: spark.StructType, after: spark.StructType) -> str:
+    """The first column of both that is JSON text in only one of them, as `a.b`; "" if there is none.
+
+    Both are STRING, but one holds abc and the other "abc" with its quotes.
+    """
+    known = {field.name: field for field in before.fields}
+    for field in after.fields:
+        old = known.get(field.name)
+        if old is None:
+            continue
+        kind, old_kind = _innermost(field.dataType), _innermost(old.dataType)
+        if isinstance(kind, spark.StructType) and isinstance(old_kind, spark.StructType):
+            inner = changed_meaning(old_kind, kind)
+            if inner:
+                return f"{field.name}.{inner}"
+        both_text = isinstance(kind, spark.StringType) and isinstance(old_kind, spark.StringType)
+        if both_text and _shape_of(old).is_text != _shape_of(field).is_text:
+            return field.name
+    return ""
+
+
+def _innermost(kind: spark.DataType) -> spark.DataType:
+    while isinstance(kind, spark.ArrayType | spark.MapType):
+        kind = kind.elementType if isinstance(kind, spark.ArrayType) else kind.valueType
+    return kind
 
 
 # ---------------------------------------------------------------------------------------------- all of several

@@ -10,6 +10,7 @@ Widening rewrites all rows in one commit, so that the files match the schema for
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -264,6 +265,7 @@ def redeclare(opened: OpenTable, table: Table) -> list[str]:
             )
     table = with_latest_schema(table)
     wanted = known_columns(table) or before.columns
+    _check_meaning(before, table)
     evolution = decide(before.columns, arrow_schema(wanted), max_columns=table.max_columns)
     if evolution.rejected:
         raise DeclarationError(f"{table.name}: {evolution.rejected[0]}", hint="Columns can only be added or widened")
@@ -276,6 +278,23 @@ def redeclare(opened: OpenTable, table: Table) -> list[str]:
     ]
     opened.declare(table.with_columns(tuple(kept)))
     return [*evolution.added, *evolution.widened]
+
+
+def _check_meaning(before: Table, after: Table) -> None:
+    """A column of a JSON Schema must not change between plain text and the JSON text of any value: both are STRING."""
+    if before.format != "json" or not before.value_schema or not after.value_schema:
+        return
+    from pyspark.sql.types import StructType
+
+    from penstock.spark.formats.json_schema import changed_meaning
+
+    old, new = (StructType.fromJson(json.loads(each.value_schema)) for each in (before, after))
+    name = changed_meaning(old, new)
+    if name:
+        raise DeclarationError(
+            f"{after.name}: the schema changes {name} between text and JSON text",
+            hint="Its values would be stored in two forms in one column. Give it one type, or another name",
+        )
 
 
 def follow_subject(opened: OpenTable) -> list[str]:
