@@ -1,4 +1,4 @@
-"""Spark's Python workers as forks of one process: they start, end, and are told apart as real ones are."""
+"""Spark's Python workers as forks of one process: they start, end and are distinguished as real ones are."""
 
 from __future__ import annotations
 

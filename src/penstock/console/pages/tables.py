@@ -1,6 +1,6 @@
 """Pipelines and tables: until when each table is complete, its audit by hour, its dead letters and their replay.
 
-Tables are files of whoever started the console, so a visitor's own rights decide what is shown of them: those who may
+Tables are files of the console's user, so a visitor's own rights decide what is shown of them: those who may
 describe the topic see its table in the list, with its counts, those who may read it see its counts by hour and its dead
 letters, and those who may alter the topic's settings may try the dead letters again. Pipelines, and what failed, may be
 about any topic: they are for those who may describe the cluster.
@@ -509,7 +509,7 @@ def _replay_card(visit: Visit, row: TableRow) -> Html:
 async def replay(visit: Visit) -> Response:
     name = needed(visit.form, "name", "The table")
     row = await _row(visit, name)
-    # Whoever may change the settings of the topic decides what becomes of its records.
+    # The right to change the settings of the topic is the right to decide what becomes of its records.
     await visit.account.admin.alter_config(ConfigResource.topic(row.topic), {}, validate_only=True)
     warehouse = _of(visit)
     notices: list[str] = []

@@ -1,6 +1,6 @@
 """The verdict: what is wrong with the cluster, its tables and its pipelines, as far as the visitor may see them.
 
-Tables are files of whoever started the console, so where visitors log in, their rights decide: a table is there for
+Tables are files of the console's user, so where visitors log in, their rights decide: a table is there for
 those who may describe its topic. Pipelines, and messages, may be about any topic: they are for those who may describe
 the cluster. Each function judges a snapshot that its caller has, and makes nobody read the cluster or the warehouse.
 """

@@ -79,7 +79,7 @@ async def _listed(visit: Visit, names: list[str]) -> tuple[Page[str], bool]:
     """A page of the groups that the visitor may describe, and whether there were too many to ask the brokers about."""
     search, is_cut = visit.query.get("q", ""), False
     if visit.console.options.login:
-        # Neither rows nor their number tell of other groups.
+        # Neither rows nor their number show that other groups exist.
         matching = page_of(names, search=search, name=str, size=_MOST_ASKED)
         names, is_cut = await _permitted(visit, matching.rows), matching.pages > 1
     page_ = page_of(names, search=search, name=str, number=visit.number("page", 1, least=1), size=PAGE_ROWS)

@@ -41,7 +41,7 @@ class AuditLine(msgspec.Struct, frozen=True):
     more_resources: int = 0
     errors: list[str] = []
     suppressed: int = 0
-    """So many events of the same kind came in the same second and were not written."""
+    """Events of the same kind in the same second that were not written."""
 
 
 class AuditFilter(NamedTuple):
@@ -150,7 +150,7 @@ async def _parts(
 
 
 async def _chunk(admin: AsyncAdmin, topic: str, index: int, part: _Part, size: int) -> list[Shown]:
-    """The records of so many offsets before the position, which moves back."""
+    """The records of the `size` offsets before the position, which moves back."""
     high, at = part.position, max(part.start, part.position - size)
     part.position = at
     found: list[Shown] = []
