@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import signal
@@ -249,10 +250,20 @@ def test_a_broken_request_starts_nothing_and_the_next_one_is_served(server: Fork
         with open(os.devnull, "rb") as nothing:
             if request_:
                 socket.send_fds(connection, [request_[:4]], [nothing.fileno()] * 3)
-                connection.sendall(request_[4:])
-        connection.shutdown(socket.SHUT_WR)
-        assert connection.recv(1) == b""
+                with contextlib.suppress(BrokenPipeError):  # rejected by its head already
+                    connection.sendall(request_[4:])
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_WR)
+        assert is_closed(connection)
     test_what_a_worker_prints_and_its_exit_code_reach_spark(server)
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the other end closes it without a byte: it may have left bytes unread."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
 
 
 def test_a_request_that_claims_too_much_is_rejected_before_anything_is_read() -> None:
