@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from tests.console.visitor import console
@@ -277,9 +278,13 @@ def test_a_search_can_be_downloaded(site: Site) -> None:
     browser = site.open("/topics/orders/records")
     site.fill("#search [name=text]", "u77")
     browser.evaluate(
-        "window.sent = ''; document.querySelector('#search').addEventListener('submit', event => {"
-        "window.sent = `${event.submitter.value} ${event.defaultPrevented}`; event.preventDefault(); })"
+        "window.sent = ''; navigation.addEventListener('navigate', event => {"
+        "window.sent = event.destination.url; event.preventDefault(); })"
     )
     site.click("#search button[value=csv]")
-    assert browser.evaluate("window.sent") == "csv false"
+    sent = urlsplit(str(browser.evaluate("window.sent")))
+    asked = dict(parse_qsl(sent.query))
+    assert sent.path.endswith("/export")
+    assert (asked["text"], asked["as"]) == ("u77", "csv")
+    assert "offset" not in asked
     assert browser.complaints == []
