@@ -18,6 +18,7 @@ from tests.log.log_stories import (
 from penstock.log.partition_folder import (
     CLEANED,
     DELETED,
+    SPARE,
     SWAP,
     begin_swap,
     complete_swap,
@@ -54,7 +55,7 @@ def test_segment_files_ignores_other_names() -> None:
     }
 
 
-@pytest.mark.parametrize("ending", [CLEANED, DELETED])
+@pytest.mark.parametrize("ending", [CLEANED, DELETED, SPARE])
 def test_leftovers_are_removed(ending: str) -> None:
     files = stopped()
     before = set(files.list_folder(FOLDER))

@@ -71,6 +71,19 @@ def test_a_full_disk_rejects_emptying_a_log_before_anything_is_removed(kind: str
     assert base_offsets(log) == [40]
 
 
+def test_what_a_compaction_still_writes_does_not_reach_a_log_that_was_emptied_meanwhile() -> None:
+    files = SimulatedFiles()
+    log = seven(files)
+    log.flush()
+    cleaned = files.open(f"{FOLDER}/{4:020d}.log.cleaned", create=True)
+    truncate_fully(log, 4, NOW_MS)
+    put(log, 20, leader_epoch=1)
+    before = log.size
+    cleaned.write_at(0, b"old records" * 100)
+    assert base_offsets(log) == [4]
+    assert files.open(f"{FOLDER}/{4:020d}.log").size() == before
+
+
 def test_a_disk_that_is_full_after_the_first_steps_does_not_keep_a_log_from_being_emptied() -> None:
     files = SimulatedFiles()
     log = seven(files)

@@ -5,6 +5,7 @@ A segment's files are `<base offset, 20 digits><.log|.index|.timeindex|.txnindex
     .cleaned   compaction is writing it: worthless after a crash
     .swap      compaction finished it, durably: it replaces the segments it was made from
     .deleted   no longer part of the log, waiting for removal
+    .spare     the empty segment of a log that is being emptied: worthless after a crash
 
 Renaming `.log.cleaned` to `.log.swap` commits a compaction; from then on `complete_swap` reaches the same end wherever
 a crash stopped it. Other files in the folder are left alone.
@@ -31,8 +32,9 @@ from penstock.runtime.files import Files
 CLEANED: Final = ".cleaned"
 SWAP: Final = ".swap"
 DELETED: Final = ".deleted"
+SPARE: Final = ".spare"
 
-_NAME: Final = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex)(\.cleaned|\.swap|\.deleted)?")
+_NAME: Final = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex)(\.cleaned|\.swap|\.deleted|\.spare)?")
 
 
 def segment_files(names: Iterable[str]) -> dict[int, set[str]]:

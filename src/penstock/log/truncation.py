@@ -10,7 +10,7 @@ import contextlib
 
 from penstock.log.checkpoints import LEADER_EPOCH_FILE
 from penstock.log.errors import DamagedLog, DiskFull, OffsetOutOfRange
-from penstock.log.partition_folder import CLEANED, segment_files
+from penstock.log.partition_folder import SPARE, segment_files
 from penstock.log.partition_log import PartitionLog
 from penstock.log.producer_state import snapshot_name
 from penstock.log.recovery import LogDamage, load_newest_snapshot, remove_snapshots, replay
@@ -110,8 +110,9 @@ def truncate_fully(log: PartitionLog, offset: int, now_ms: int) -> None:
         raise OffsetOutOfRange(offset, 0, log.log_end_offset)
     if log.damage is not None and log.damage.ends_log and not log.damage.is_reported:
         raise log.damage.error()
-    # All that needs space comes first: a full disk rejects the truncation before anything is removed.
-    spare = Segment(log.files, log.folder, offset, suffix=CLEANED)
+    # All that needs space comes first: a full disk rejects the truncation before anything is removed. A compaction on a
+    # worker may be writing a `.cleaned` file of the same offset, so this segment has a suffix of its own.
+    spare = Segment(log.files, log.folder, offset, suffix=SPARE)
     try:
         spare.create_files()
         log.epochs.save_truncated(log.files, f"{log.folder}/{LEADER_EPOCH_FILE}", 0)
@@ -131,7 +132,7 @@ def truncate_fully(log: PartitionLog, offset: int, now_ms: int) -> None:
         spare.release()
         for path in spare.paths:
             if log.files.exists(path):
-                log.files.rename(path, path.removesuffix(CLEANED))
+                log.files.rename(path, path.removesuffix(SPARE))
         fresh = Segment.create(log.files, log.folder, offset, log.settings.index_interval_bytes)
         log.replace_segments(SegmentTable.of([]), fresh)
         log.log_start_offset = offset

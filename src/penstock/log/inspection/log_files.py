@@ -31,13 +31,13 @@ from penstock.log.checkpoints import (
 )
 from penstock.log.index import TRANSACTION_INDEX_SUFFIX
 from penstock.log.log_dirs.identity import META_FILE, PARTITION_METADATA_FILE
-from penstock.log.partition_folder import CLEANED, DELETED, SWAP, segment_files
+from penstock.log.partition_folder import CLEANED, DELETED, SPARE, SWAP, segment_files
 from penstock.log.producer_state import SNAPSHOT_SUFFIX
 from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, MAX_RELATIVE_OFFSET, TIME_INDEX_SUFFIX, segment_name
 from penstock.records import HEADER_SIZE, BatchHeader, scan
 from penstock.runtime.files import File, Files, Lock, Space
 
-IN_PROGRESS_SUFFIXES: Final = (CLEANED, SWAP, DELETED)
+IN_PROGRESS_SUFFIXES: Final = (CLEANED, SWAP, DELETED, SPARE)
 PIECE: Final = 4 * 1024 * 1024
 
 _PARTITION_FOLDER: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}-\d{1,10}")

@@ -41,7 +41,7 @@ from penstock.log.inspection.segment_check import (
     unreadable,
     verify_aborted,
 )
-from penstock.log.partition_folder import CLEANED, DELETED, SWAP, segment_files
+from penstock.log.partition_folder import CLEANED, DELETED, SPARE, SWAP, segment_files
 from penstock.log.producer_state import ProducerSnapshot, SnapshotError, decode_snapshot, snapshot_offset
 from penstock.log.segment import LOG_SUFFIX, segment_name
 from penstock.runtime.files import Files
@@ -55,6 +55,7 @@ _LEFTOVERS: Final = {
     CLEANED: "unfinished compaction: removed at the next unclean start",
     SWAP: "finished compaction that is not in place yet: completed at the next unclean start",
     DELETED: "deleted, waiting for removal",
+    SPARE: "empty segment of a log that was being emptied: removed at the next unclean start",
 }
 
 
