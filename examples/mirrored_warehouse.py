@@ -99,7 +99,7 @@ async def run(options: argparse.Namespace, live: str, offline: str) -> None:
             print(f"load {number}: {await asyncio.to_thread(load_table, warehouse, offline, topic)}", flush=True)
         running.cancel()
         await asyncio.wait([running])
-    rows = warehouse.open(topic).store.delta.to_pyarrow_table(columns=["_partition"]).column("_partition").to_pylist()
+    rows = warehouse.open(topic).store.read(["_partition"]).column("_partition").to_pylist()
     for partition, end in sorted(ends.items()):
         print(f"partition {partition}: {rows.count(partition)} rows, the live log ends at {end}")
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import duckdb
 from deltalake import DeltaTable
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 QUERY = """
     SELECT _partition, count(*) AS rows, max(_offset) AS last
@@ -27,7 +28,10 @@ def main() -> None:
     parser.add_argument("table")
     options = parser.parse_args()
 
-    dataset = DeltaTable(str(Path(options.warehouse, options.table))).to_pyarrow_dataset()
+    path = Path(options.warehouse, options.table).resolve()
+    # Without `filesystem`, Arrow's threads read through Python, and may abort a program that ends meanwhile.
+    files = SubTreeFileSystem(str(path), LocalFileSystem())
+    dataset = DeltaTable(path).to_pyarrow_dataset(filesystem=files)
     with duckdb.connect() as database:
         database.register("views", dataset)
         for partition, rows, last in database.execute(QUERY).fetchall():

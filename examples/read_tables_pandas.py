@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from deltalake import DeltaTable
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 
 def main() -> None:
@@ -20,8 +21,10 @@ def main() -> None:
     parser.add_argument("table")
     options = parser.parse_args()
 
-    table = DeltaTable(str(Path(options.warehouse, options.table)))
-    frame = table.to_pandas(columns=["_partition", "_offset"])
+    path = Path(options.warehouse, options.table).resolve()
+    # Without `filesystem`, Arrow's threads read through Python, and may abort a program that ends meanwhile.
+    files = SubTreeFileSystem(str(path), LocalFileSystem())
+    frame = DeltaTable(path).to_pandas(columns=["_partition", "_offset"], filesystem=files)
     by_partition = frame.groupby("_partition")["_offset"].agg(["count", "max"])
     for partition, (rows, last) in zip(by_partition.index, by_partition.to_numpy(), strict=True):
         sys.stdout.write(f"partition {partition}: {rows} rows, up to offset {last}\n")

@@ -103,12 +103,12 @@ def world_of(broker: Cluster, topic: str, folder: Path) -> Iterator[World]:
 
 def rows(opened: OpenTable) -> pa.Table:
     opened.store.refresh()
-    return opened.store.delta.to_pyarrow_table()
+    return opened.store.read()
 
 
 def dead(opened: OpenTable) -> pa.Table:
     opened.dead.refresh()
-    return opened.dead.delta.to_pyarrow_table()
+    return opened.dead.read()
 
 
 def places(table: pa.Table) -> Counter[Place]:

@@ -9,12 +9,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pyarrow.dataset as pads
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 from tests.ports import free_port
 from tests.spark.tables.table_stories import FIRST_MS, VIEWS, World, dead, once, places, reasons, rows, view
 from tests.timeouts import PATIENCE_S
 
+import penstock
 from penstock.client.errors import PenstockError, UnknownTopic
 from penstock.spark.errors import (
     ConcurrentLoad,
@@ -167,6 +169,20 @@ def test_readers_of_delta_that_filter_by_any_column_find_the_rows(world: World, 
     assert dataset.to_table(filter=pads.field("at") > datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)).num_rows > 0
     buried = opened.dead.delta.to_pyarrow_dataset()
     assert buried.to_table(filter=pads.field("_topic") == world.topic).num_rows == 1
+
+
+def test_tables_are_read_without_python_on_the_threads_of_arrow(world: World) -> None:
+    """Such a thread aborts a process that ends while it reads ahead."""
+    world.views(20)
+    opened = world.make(schema=VIEWS)
+    world.loader(opened).load_new()
+    opened.store.refresh()
+    filesystem = opened.store.dataset().filesystem
+    assert isinstance(filesystem, pafs.SubTreeFileSystem)
+    assert isinstance(filesystem.base_fs, pafs.LocalFileSystem)
+    assert opened.store.read(["ms"], [("ms", "==", 19)]).to_pydict() == {"ms": [19]}
+    sources = (path.read_text() for path in Path(penstock.__file__).parent.rglob("*.py") if path.name != "delta.py")
+    assert not any("to_pyarrow_" in source or ".to_pandas(" in source for source in sources)
 
 
 @pytest.mark.parametrize(("policy", "kept"), [("accept", 3), ("dead", 2), ("drop", 2)])

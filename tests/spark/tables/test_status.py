@@ -80,7 +80,7 @@ def test_values_are_read_only_of_the_dead_letters_that_are_shown(world: World, s
         (2, None, None),
     ]
     opened.dead.refresh()
-    assert _values_of(opened.dead.delta, [{"_partition": 0, "_offset": 1}]) == {(0, 1): b"second"}
+    assert _values_of(opened.dead, [{"_partition": 0, "_offset": 1}]) == {(0, 1): b"second"}
 
 
 def test_a_damaged_table_does_not_hide_the_others(world: World, shell: Shell) -> None:

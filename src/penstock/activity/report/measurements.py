@@ -89,7 +89,7 @@ class Tables:
     def read(self, name: str, columns: Sequence[str], since: tuple[str, int] | None = None) -> pa.Table:
         """Columns of all rows, or of the rows whose time in the column `since[0]` is at least `since[1]`."""
         filters = None if since is None else [(since[0], ">=", _moment(since[1]))]
-        return self.store(name).delta.to_pyarrow_table(columns=list(columns), filters=filters).select(list(columns))
+        return self.store(name).read(columns, filters).select(list(columns))
 
     def commits(self, name: str) -> Iterator[Mapping[str, Any]]:
         """The commitInfo of the retained commits of a table, newest first."""
@@ -180,7 +180,7 @@ def _count(loader: Loader, admin: Admin, audit: Audit, since_ms: int, summary: M
     state = loader.state()
     started_ms = since_ms if summary is None else int(summary["start_ms"])
     starts = offsets_at(admin, state, started_ms)
-    dead = loader.opened.dead.delta.to_pyarrow_table(columns=["_partition", "_offset"]).to_pydict()
+    dead = loader.opened.dead.read(["_partition", "_offset"]).to_pydict()
     in_run = [
         offset >= starts.get(partition, 0)
         for partition, offset in zip(dead["_partition"], dead["_offset"], strict=True)

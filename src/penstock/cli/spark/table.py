@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from penstock.spark.tables import OpenTable, Table
     from penstock.spark.tables.audit import Audit
+    from penstock.spark.tables.delta import Store
     from penstock.spark.tables.status import TableStatus
 
 _EXIT_UNSOUND = 1
@@ -290,7 +291,7 @@ def dead(
     """Show dead letters, newest first: their offsets, and why they are not in the table."""
     opened = open_warehouse(warehouse_uri).open(name)
     # Values may be large, and there may be millions: they are read only of the rows that are shown.
-    rows = opened.dead.delta.to_pyarrow_table(columns=["_partition", "_offset", "_timestamp", "reason", "dropped"])
+    rows = opened.dead.read(["_partition", "_offset", "_timestamp", "reason", "dropped"])
     if reason is not None:
         import pyarrow.compute as pc
 
@@ -298,7 +299,7 @@ def dead(
     newest = rows.sort_by([("_timestamp", "descending"), ("_offset", "descending")]).slice(0, most).to_pylist()
     output = Output()
     if output_format == JSON:
-        values = _values_of(opened.dead.delta, newest)
+        values = _values_of(opened.dead, newest)
         documents = [
             {
                 "partition": one["_partition"],
@@ -323,7 +324,7 @@ def dead(
         click.echo(f"{rows.num_rows - most:,} more.", err=True)
 
 
-def _values_of(delta: Any, rows: Sequence[Mapping[str, Any]]) -> dict[tuple[int, int], bytes | None]:
+def _values_of(store: Store, rows: Sequence[Mapping[str, Any]]) -> dict[tuple[int, int], bytes | None]:
     """The values of these dead letters, by partition and offset."""
     import pyarrow.compute as pc
 
@@ -333,7 +334,7 @@ def _values_of(delta: Any, rows: Sequence[Mapping[str, Any]]) -> dict[tuple[int,
     found: dict[tuple[int, int], bytes | None] = {}
     for partition, offsets in by_partition.items():
         wanted = (pc.field("_partition") == partition) & pc.field("_offset").isin(offsets)
-        batches = delta.to_pyarrow_dataset().scanner(columns=["_offset", "value"], filter=wanted, batch_size=_BATCH)
+        batches = store.dataset().scanner(columns=["_offset", "value"], filter=wanted, batch_size=_BATCH)
         for batch in batches.to_batches():
             found |= {(partition, one["_offset"]): one["value"] for one in batch.to_pylist()}
     return found

@@ -274,7 +274,7 @@ def _landed(store: Store, starts: Mapping[int, Sequence[int]], count: int) -> li
 
 def _dead(store: Store, starts: Mapping[int, Sequence[int]], count: int) -> tuple[list[int], list[int]]:
     dead, dropped = [0] * count, [0] * count
-    rows = store.delta.to_pyarrow_table(columns=["_partition", "_offset", "dropped"])
+    rows = store.read(["_partition", "_offset", "dropped"])
     columns = [rows.column(name).to_pylist() for name in rows.column_names]
     for partition, offset, is_dropped in zip(*columns, strict=True):
         number = _hour_of(starts.get(partition, ()), offset)

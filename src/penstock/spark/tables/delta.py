@@ -177,6 +177,22 @@ class Store:
             for number in range(count)
         ]
 
+    def dataset(self) -> Any:
+        """The rows of this version as an Arrow dataset."""
+        return self.delta.to_pyarrow_dataset(filesystem=self._filesystem())
+
+    def read(self, columns: Sequence[str] | None = None, filters: Any = None) -> pa.Table:
+        """The rows of this version; `filters` as deltalake takes them."""
+        wanted = None if columns is None else list(columns)
+        return self.delta.to_pyarrow_table(columns=wanted, filters=filters, filesystem=self._filesystem())
+
+    def _filesystem(self) -> Any:
+        """Arrow's own file system. Without it, Arrow's threads call deltalake's, which is written in Python: a thread
+        that still reads ahead when the interpreter ends would abort the process ("terminate called without an active
+        exception")."""
+        filesystem, root = self.storage.filesystem()
+        return pafs.SubTreeFileSystem(root, filesystem)
+
     def note(self, version: int) -> CommitNote | None:
         """The note of a version; None if the commit is not ours, or was removed by Delta's cleanup."""
         document = self._note_document(version)

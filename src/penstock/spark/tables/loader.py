@@ -564,7 +564,7 @@ def replay_dead(loader: Loader) -> Replayed:
     """Retries all dead letters that still have their content."""
     loader.settle()
     opened = loader.opened
-    dead = opened.dead.delta.to_pyarrow_table()
+    dead = opened.dead.read()
     rows = dead.filter(pc.invert(dead.column("dropped"))).sort_by(
         [("_partition", "ascending"), ("_offset", "ascending")]
     )

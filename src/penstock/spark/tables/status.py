@@ -104,7 +104,7 @@ def _dead_letters(store: Store) -> tuple[int, int, tuple[tuple[str, int], ...]]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    rows = store.delta.to_pyarrow_table(columns=["reason", "dropped"])
+    rows = store.read(["reason", "dropped"])
     dropped = int(pc.sum(rows.column("dropped").cast(pa.int64())).as_py() or 0)
     counted = rows.column("reason").value_counts().to_pylist()
     reasons = sorted(((each["values"] or "", each["counts"]) for each in counted), key=lambda each: (-each[1], each[0]))

@@ -99,7 +99,7 @@ def read_result_table(warehouse_uri: str, name: str) -> pa.Table:
         raise NoSuchTable(
             f"table {name} does not exist in {warehouse_uri}", hint="`penstock pipeline list` lists the tables"
         )
-    rows = Store(storage).delta.to_pyarrow_table()
+    rows = Store(storage).read()
     return rows.select([one for one in rows.column_names if one != DAY])
 
 
