@@ -72,11 +72,15 @@ _OPTIONAL: Final = {
 
 
 class MissingDependency(PenstockError, ImportError):
-    """An optional package is not installed; the hint names the extra that installs it."""
+    """An optional package is not installed, or cannot be imported; the hint names the extra that installs it."""
 
-    def __init__(self, package: str, needed_for: str, extra: str | None = None) -> None:
+    def __init__(
+        self, package: str, needed_for: str, extra: str | None = None, failure: ImportError | None = None
+    ) -> None:
         what = f"penstock[{extra}]" if extra else package
-        super().__init__(f"{needed_for} needs {package}, which is not installed", hint=f'pip install "{what}"')
+        is_absent = failure is None or isinstance(failure, ModuleNotFoundError)
+        problem = "is not installed" if is_absent else f"cannot be imported: {failure}"
+        super().__init__(f"{needed_for} needs {package}, which {problem}", hint=f'pip install "{what}"')
         self.package = package
 
     @staticmethod

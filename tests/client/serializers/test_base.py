@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 
 import pytest
 
-from penstock.client.errors import ConfigError, DeserializationError, PenstockError, SerializationError
+from penstock.client.errors import (
+    ConfigError,
+    DeserializationError,
+    MissingDependency,
+    PenstockError,
+    SerializationError,
+)
 from penstock.client.serializers import Bytes, Decoder, Encoder, Serializer, Text, from_callables
-from penstock.client.serializers.base import decoder_from, encoder_from
+from penstock.client.serializers.base import decoder_from, encoder_from, load_optional
 
 
 def test_bytes_pass_as_they_are() -> None:
@@ -145,3 +152,14 @@ def test_any_object_with_the_methods_serves() -> None:
     decoder: Decoder[str] = Upper()
     assert encoder.encode("t", "a") == b"A"
     assert decoder.decode("t", b"A") == "a"
+
+
+def test_a_package_that_cannot_be_imported_is_not_said_to_be_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "half_installed.py").write_text("from os import no_such_name")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(MissingDependency, match=r"half-installed, which cannot be imported: .*no_such_name"):
+        load_optional("half_installed", "half-installed", "x", "a test")
+    with pytest.raises(MissingDependency, match=r"a test needs absent, which is not installed.*penstock\[x\]"):
+        load_optional("absent", "absent", "x", "a test")

@@ -61,7 +61,7 @@ def load_optional(module: str, package: str, extra: str, purpose: str) -> Module
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise MissingDependency(package, purpose, extra) from error
+        raise MissingDependency(package, purpose, extra, error) from error
 
 
 def not_encodable(serializer: str, topic: str, value: object, why: object, hint: str = "") -> SerializationError:

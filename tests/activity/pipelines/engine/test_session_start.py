@@ -38,6 +38,22 @@ def test_what_keeps_a_session_from_starting_is_raised_where_it_is_needed(
     session.close()
 
 
+def test_pyspark_is_imported_before_two_threads_may_import_it_at_the_same_time() -> None:
+    """A run on a busy machine ended with "pyspark is not installed": each thread had a half of it."""
+    program = """if True:
+        import sys
+        from penstock.activity.pipelines.engine.session import FastSession
+        FastSession._make = lambda self: None  # the other thread
+        session = FastSession("local[1]")
+        assert "pyspark" not in sys.modules
+        session.start()
+        session.close()
+        print("pyspark.sql.functions" in sys.modules)
+    """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="it is used on Linux")
 @pytest.mark.parametrize("what", ["a long path", "no programs"])
 def test_without_forks_a_session_starts_as_usual(

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from penstock.activity.pipelines.engine import memory
+from penstock.client.serializers.base import load_optional
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -123,8 +124,14 @@ class FastSession:
         return self._server is not None
 
     def start(self) -> None:
+        """Raises MissingDependency."""
         # Not in the thread: `close` must know of it.
         self._start_server()
+        try:
+            _import_pyspark()
+        except BaseException:
+            self.close()
+            raise
         # A daemon: an error elsewhere ends the command without waiting for the JVM.
         threading.Thread(target=self._make, name="penstock-session", daemon=True).start()
 
@@ -217,6 +224,15 @@ class FastSession:
             return {}  # a service without a writable home
         self._archive = archive
         return {_JAVA_OPTIONS: f"{_LOCAL[_JAVA_OPTIONS]} {options}"}
+
+
+def _import_pyspark() -> None:
+    """Import it before another thread does.
+
+    Its modules import each other in circles. Of two threads that import it at the same time, each may get a module that
+    the other has not finished ("cannot import name ... from partially initialized module").
+    """
+    load_optional("pyspark.sql.functions", "pyspark", "spark", "a pipeline")
 
 
 def _stop(made: Future[SparkSession]) -> None:
