@@ -13,7 +13,7 @@ from penstock.spark import ledger
 from penstock.spark.ledger import Ledger, LedgerRecord, Slots, generation_of
 
 SEEDS = 200
-MANY = 1_500
+MANY = 600
 BATCHES = 4
 DRIVERS = 4
 
