@@ -195,6 +195,13 @@ def test_results_are_written_after_each_mutation_and_a_stopped_campaign_is_resum
     assert main(["--mutations", "--resume"]) == 2
 
 
+def test_a_campaign_may_leave_out_what_was_measured_on_other_code() -> None:
+    tally = Tally("too-few-in-sync", [Trial(seed, Verdict.CAUGHT) for seed in range(4)], 0, 4)
+    result = {**as_result(tally), "code": "older"}
+    for seeds, code, expected in [(4, "newer", False), (4, "older", True), (4, None, True), (5, None, False)]:
+        assert campaign.is_measured(result, range(seeds), None, code) is expected
+
+
 def test_the_table_names_the_code_that_was_measured_and_what_is_not_measured() -> None:
     names = list(MUTATIONS)[:4]
     result = as_result(Tally(names[0], [Trial(0, Verdict.CAUGHT)], 0, 1))

@@ -133,8 +133,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--resume",
-        action="store_true",
-        help="with --results: leave out the mutations that FILE has for the same code and as many seeds",
+        nargs="?",
+        choices=("same", "any"),
+        const="same",
+        help="with --results: leave out the mutations that FILE has for as many seeds, of the same code or of any code",
     )
     parser.add_argument("--keep", type=Path, metavar="FILE", help="keep the result of these seeds in this file (JSON)")
     parser.add_argument(
@@ -153,7 +155,8 @@ def _measure_mutations(options: argparse.Namespace) -> int:
     seeds, here = range(options.first, options.first + options.seeds), origin()
     found = {} if options.results is None else read_results(options.results)
     if options.resume:
-        measured = [name for name in names if is_measured(found.get(name), seeds, options.until_caught, here["code"])]
+        code = here["code"] if options.resume == "same" else None
+        measured = [name for name in names if is_measured(found.get(name), seeds, options.until_caught, code)]
         names = [name for name in names if name not in measured]
         _print(f"{len(measured)} mutations are measured already, {len(names)} are left")
     tallies: list[Tally] = []

@@ -214,9 +214,12 @@ def described(result: Mapping[str, Any]) -> str:
     return f"first caught at drawn seed no. {nth}" + ("" if nth == among else f", eligible seed no. {among}")
 
 
-def is_measured(result: Mapping[str, Any] | None, seeds: Sequence[int], until_caught: int | None, code: str) -> bool:
-    """Whether a kept result is what a campaign of these seeds would find: of the same code, and of as many seeds."""
-    if result is None or result.get("code") != code or result["first_seed"] != seeds[0]:
+def is_measured(
+    result: Mapping[str, Any] | None, seeds: Sequence[int], until_caught: int | None, code: str | None
+) -> bool:
+    """Whether a kept result is what a campaign of these seeds would find: of the same code, if it counts, and of as
+    many seeds."""
+    if result is None or result["first_seed"] != seeds[0] or code not in {None, result.get("code")}:
         return False
     if result["until_caught"] is None and result["drawn"] >= len(seeds):
         return True
