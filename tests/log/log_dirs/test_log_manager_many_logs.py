@@ -193,7 +193,7 @@ def test_checkpoints_are_written_in_turn_each_with_what_the_logs_are_then() -> N
     new.flush()
     new.advance_high_watermark(1)
     assert sum(steps) == 1, "that of the high watermarks; no log start has changed, and nothing was compacted"
-    assert checkpoints.recovery_point(("t", 0)) <= end
+    assert checkpoints.recovery.rows["t", 0] <= end
     assert checkpoints.high_watermark.rows == {("t", 0): log.high_watermark, ("u", 0): 1}
     assert checkpoints.recovery_point(("u", 0)) == 0, "until the next time"
 
