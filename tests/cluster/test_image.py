@@ -121,6 +121,18 @@ def test_equal_images_have_no_difference_though_made_apart() -> None:
     assert not diff(one, one)
 
 
+def test_the_same_two_images_are_compared_once_and_a_draft_every_time() -> None:
+    """Five parts of a broker ask for the difference that each group of new topics makes."""
+    old = image_with(broker(0)).with_topic(topic("t"))
+    new = old.with_topic(topic("u"))
+    assert diff(old, new) is diff(old, new)
+    draft = ImageDraft(new)
+    assert not diff(new, draft).topics_added
+    draft.with_topics([topic("v", 2)])
+    assert set(diff(new, draft).topics_added) == {"v"}
+    assert set(diff(new, old).topics_removed) == {"u"}
+
+
 # --- drafts
 
 

@@ -35,7 +35,7 @@ from penstock.log.errors import (
     is_process_limit,
 )
 from penstock.log.file_records import Place
-from penstock.log.group_commit import Durability, Flush, MarkWriter, is_worth_marking
+from penstock.log.group_commit import Durability, Flush, MarkWriter, is_worth_marking, remove_snapshot
 from penstock.log.index import TRANSACTION_INDEX_SUFFIX, AbortedTransaction, entry_of
 from penstock.log.leader_epochs import LeaderEpochs
 from penstock.log.partition_folder import DELETED, segment_files
@@ -116,7 +116,7 @@ class PartitionLog:
         self.deletions_pending = False  # renamed files may be in the folder
         self._high_watermark = log_start_offset
         self._rolled_ms = now_ms
-        self.durability = Durability(self, flushed_offset, now_ms, unsynced)
+        self.durability = Durability(flushed_offset, now_ms, unsynced)
         self.marks = self.durability.marks
         self._failure: LogFailed | None = None
         self.damage: LogDamage | None = None  # the first known
@@ -388,7 +388,7 @@ class PartitionLog:
         self.folder = folder
         self._open = OpenSegments(self.files, folder)
         self.active = active
-        self.durability.relocated()
+        self.durability.relocated(self)
         self._bound = (-1, -1, -1)
         self._aborted_bases = None
         self.found_closed_at = None
@@ -396,7 +396,7 @@ class PartitionLog:
     def after_truncation(self, end_offset: int) -> None:
         """The log was cut at `end_offset`: drop what was known about later offsets."""
         self._cuts.append(end_offset)
-        self.durability.cut(end_offset)
+        self.durability.cut(self, end_offset)
         self._bound = (-1, -1, -1)
         self._aborted_bases = None
         self.checkpointed_offset = min(self.checkpointed_offset, end_offset)
@@ -556,7 +556,7 @@ class PartitionLog:
     @property
     def unflushed_bytes(self) -> int:
         """Approximate: deletions count as flushes."""
-        return self.durability.unflushed_bytes
+        return self.durability.unflushed_bytes(self)
 
     @property
     def flush_count_reached(self) -> bool:
@@ -583,13 +583,13 @@ class PartitionLog:
         """
         self.require_online()
         try:
-            return self.durability.prepare(mark)
+            return self.durability.prepare(self, mark)
         except OSError as error:
             raise self.disk_error(error) from error
 
     def complete_flush(self, flush: Flush) -> None:
         """Note that a flush succeeded. A flush prepared before a truncation is ignored."""
-        self.durability.complete(flush)
+        self.durability.complete(self, flush)
 
     def flush(self) -> None:
         """Make everything durable before returning."""
@@ -646,7 +646,7 @@ class PartitionLog:
         self.write_producer_snapshot(end, data)
         for offset in self.marks.take_all():
             if offset != end:
-                self.durability.remove_snapshot(offset)
+                remove_snapshot(self, offset)
 
     def _save_manifest(self) -> None:
         if self.damage is not None:

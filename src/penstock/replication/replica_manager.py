@@ -217,7 +217,7 @@ class ReplicaManager:
             self._apply_topic(None, topic, changes, is_new=is_new)
         for before, after in change.topics_changed.values():
             self._apply_topic(before, after, changes, is_new=is_new)
-        changes.deleted_topics = sorted({*(old.topics.keys() - new.topics.keys()), *marked})
+        changes.deleted_topics = sorted({*(name for name in change.topics_removed if name not in new.topics), *marked})
         self._delete_unused_logs(new, marked)
         self._report(changes)
         return changes

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import resource
 import socket
+import subprocess
+import sys
 from importlib.metadata import requires
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -14,6 +17,23 @@ from tests.timeouts import PATIENCE_S
 from penstock.broker.broker import Broker
 from penstock.cli.server import broker_process
 from penstock.cli.server.broker_process import StopRequest, free_port_after, http_url, raise_open_files_limit
+
+RUN = """
+import gc, os, signal, sys
+from penstock.broker.settings import settings_from
+from penstock.cli.server.broker_process import run_broker
+from penstock.runtime.garbage_collector import THRESHOLDS
+
+def started(broker):
+    print(gc.get_threshold() == THRESHOLDS, len(gc.callbacks), gc.get_freeze_count() > 10_000)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+settings = settings_from({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": sys.argv[1]})
+run_broker(
+    settings, http_host="127.0.0.1", http_port=None, on_started=started, on_stopping=lambda: None, advise_on_port=str
+)
+print("stopped", len(gc.callbacks))
+"""
 
 
 class Starting:
@@ -99,3 +119,9 @@ def test_a_free_port_is_proposed_but_not_a_taken_one() -> None:
 )
 def test_the_url_is_one_that_can_be_opened(host: str, url: str) -> None:
     assert http_url(host, 1) == url
+
+
+def test_collections_of_garbage_are_bounded_while_a_broker_runs(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", RUN, str(tmp_path)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    assert run.stdout.splitlines() == ["True 1 True", "stopped 0"]

@@ -138,6 +138,66 @@ def test_what_is_old_or_much_is_made_durable_whatever_the_policy() -> None:
     manager.close()
 
 
+def test_of_very_many_logs_some_are_looked_at_by_each_tick_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flush that has finished continues there, too: from the first log, 10,000 flushes took minutes to find."""
+    monkeypatch.setattr(log_manager, "_SEARCHED_AT_ONCE", 3)
+    workers = ManualWorkers()
+    manager = open_manager(SimulatedFiles(), ("/one",), workers=workers)
+    logs = [manager.create("t", partition, TOPIC_ID, SMALL, NOW) for partition in range(8)]
+    for partition in (1, 2, 7):
+        put(logs[partition], b"old")
+    now_ms = NOW + UNFLUSHED_MS
+    assert manager.background_flush_tick(now_ms) == 1
+    manager.delete("t", 3, NOW)
+    workers.run_all()
+    assert [log.flushed_offset for log in logs] == [0, 1, 1, 0, 0, 0, 0, 0]
+    put(logs[0], b"old")
+    assert manager.background_flush_tick(now_ms) == 1, "of 6 and 7, and 0 is in the next round"
+    workers.run_all()
+    assert [log.flushed_offset for log in logs] == [0, 1, 1, 0, 0, 0, 0, 1]
+    assert manager.background_flush_tick(now_ms) == 1
+    workers.run_all()
+    assert logs[0].flushed_offset == 1
+    assert [manager.background_flush_tick(now_ms) for _ in range(3)] == [0, 0, 0]
+
+
+def test_what_goes_through_all_logs_has_steps_of_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_manager, "_LOGS_AT_ONCE", 3)
+    manager = open_manager(SimulatedFiles(), ("/one",))
+    settings = replace(SMALL, flush_messages=1)
+    logs = [manager.create("t", partition, TOPIC_ID, settings, NOW) for partition in range(8)]
+    for partition in (1, 4, 7):
+        put(logs[partition], b"value")
+    steps = manager.flush_steps(NOW)
+    assert next(steps) == 1
+    manager.delete("t", 4, NOW)
+    assert list(steps) == [0, 1]
+    assert [log.flushed_offset for log in logs] == [0, 1, 0, 0, 0, 0, 0, 1]
+    assert [len(list(work(NOW))) for work in (manager.retention_steps, manager.producer_expiry_steps)] == [3, 3]
+
+
+def test_checkpoints_are_written_in_turn_each_with_what_the_logs_are_then() -> None:
+    manager = open_manager(SimulatedFiles(), ("/one",))
+    log = create(manager, "t", 0)
+    put(log, *numbered(5))
+    log.flush()
+    checkpoints = manager.directories[0].checkpoints
+    steps = manager.checkpoint_steps()
+    assert next(steps) == 1
+    assert checkpoints.recovery_point(("t", 0)) == log.checkpointed_offset == 15
+    assert manager.truncate_to("t", 0, 6, NOW)
+    end = log.log_end_offset
+    assert end <= 6
+    new = create(manager, "u", 0)
+    put(new, b"value")
+    new.flush()
+    new.advance_high_watermark(1)
+    assert sum(steps) == 1, "that of the high watermarks; no log start has changed, and nothing was compacted"
+    assert checkpoints.recovery.rows["t", 0] <= end
+    assert checkpoints.high_watermark.rows == {("t", 0): log.high_watermark, ("u", 0): 1}
+    assert checkpoints.recovery_point(("u", 0)) == 0, "until the next time"
+
+
 def test_what_recovery_found_is_durable_soon_so_that_a_second_crash_costs_nothing() -> None:
     files = SimulatedFiles()
     manager = open_manager(files, ("/one",))

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import gc
 import logging
 import os
 import resource
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import NoReturn, Protocol
@@ -29,6 +29,7 @@ from penstock.cli.output import CommandError, printable, sentence
 from penstock.cluster.errors import ClusterError, TreeFailed, TreeInUse
 from penstock.embedded_broker import console_program
 from penstock.log.errors import FolderInUse, LogError, NoDirectoryOnline
+from penstock.runtime.garbage_collector import BoundedCollector
 from penstock.runtime.network import AddressInUse, CannotListen
 from penstock.runtime.quantities import counted
 
@@ -37,6 +38,7 @@ logger = logging.getLogger(__name__)
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _KILLED = 128
 _PORTS_TRIED = 100
+_GARBAGE_TICK_S = 10
 
 
 class BrokerError(CommandError):
@@ -75,11 +77,11 @@ def run_broker(
         "process started: version=%s pid=%d loop=%s max_files=%s", __version__, os.getpid(), loop_name, open_files
     )
     broker = Broker(settings, http_host=http_host, http_port=http_port, console=console_program)
-    with asyncio.Runner(loop_factory=new_loop) as runner:
+    with BoundedCollector() as collector, asyncio.Runner(loop_factory=new_loop) as runner:
         stop = StopRequest(runner.get_loop())
         stop.listen()
         try:
-            runner.run(_serve(broker, stop, on_started, on_stopping, companion))
+            runner.run(_serve(broker, stop, collector, on_started, on_stopping, companion))
         except _StartFailed as failed:
             _explain(failed.error, advise_on_port)
 
@@ -87,15 +89,15 @@ def run_broker(
 async def _serve(
     broker: Broker,
     stop: StopRequest,
+    collector: BoundedCollector,
     on_started: Callable[[Broker], None],
     on_stopping: Callable[[], None],
     companion: Companion | None,
 ) -> None:
     if not await _start(broker, stop):
         return
-    # Objects of the start stay until the end. Without this, each full collection would traverse them and block the
-    # loop for 10 ms even with no partition.
-    gc.freeze()
+    collector.set_aside()
+    collecting = asyncio.create_task(_collect_garbage(collector))
     try:
         on_started(broker)
         if companion is not None:
@@ -104,6 +106,7 @@ async def _serve(
         logger.info("stopping: signal=%s; a second signal ends the process at once", stop.signal_name)
         on_stopping()
     finally:
+        collecting.cancel()
         if companion is not None:
             await asyncio.to_thread(companion.stop)
         clean = await broker.stop()
@@ -112,6 +115,12 @@ async def _serve(
             "The broker did not stop cleanly; the log has the reason.",
             "No record acknowledged with acks=all is lost. The next start recovers the logs.",
         )
+
+
+async def _collect_garbage(collector: BoundedCollector) -> None:
+    while True:
+        await asyncio.sleep(_GARBAGE_TICK_S)
+        collector.tick(time.monotonic(), time.process_time())
 
 
 class Companion(Protocol):

@@ -16,7 +16,7 @@ replaced by the safe assumption, with a warning: no recovery point (None, not 0:
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -123,6 +123,10 @@ class OffsetFile:
         return self.replace({other: offset for other, offset in self._rows.items() if other != key})
 
 
+Writer = Callable[[Mapping[TopicPartition, PartitionLog], Collection[TopicPartition]], int]
+"""Writes the offsets of logs, and keeps those of partitions that were not read; the number of files written."""
+
+
 class DirectoryCheckpoints:
     """The four checkpoints of a log directory."""
 
@@ -146,14 +150,10 @@ class DirectoryCheckpoints:
         """The offset below which a log was durable; None if unknown."""
         return self.recovery.rows.get(key, 0) if self.recovery.is_known else None
 
-    def write(self, logs: Mapping[TopicPartition, PartitionLog], unread: Collection[TopicPartition]) -> int:
-        """Write the offsets of `logs`, and keep those of the `unread` ones; the number of files written."""
-        items = logs.items()
-        written = self._write_recovery(logs, unread)
-        written += _replace(self.start, {k: log.log_start_offset for k, log in items if log.log_start_offset}, unread)
-        written += _replace(self.high_watermark, {key: log.high_watermark for key, log in items}, unread)
-        cleaned = {key: offset for key, offset in self.cleaner.rows.items() if key in logs}
-        return written + _replace(self.cleaner, cleaned, unread)
+    @property
+    def writers(self) -> tuple[Writer, ...]:
+        """Write the offsets of logs into one file each."""
+        return self._write_recovery, self._write_start, self._write_high_watermark, self._write_cleaner
 
     def _write_recovery(self, logs: Mapping[TopicPartition, PartitionLog], unread: Collection[TopicPartition]) -> int:
         if not self.recovery.is_known:
@@ -163,11 +163,24 @@ class DirectoryCheckpoints:
             for log in logs.values():
                 # With a row of 0 the next start would take compaction's gaps for data loss.
                 log.flush()
-        flushed = {key: log.flushed_offset for key, log in logs.items()}
-        written = _replace(self.recovery, dict(flushed), unread)
-        for key, log in logs.items():
-            log.checkpointed_offset = flushed[key]
+        flushed = {key: log.durability.flushed_offset for key, log in logs.items()}
+        offsets = list(flushed.values())
+        written = _replace(self.recovery, flushed, unread)
+        for log, offset in zip(logs.values(), offsets, strict=True):
+            log.checkpointed_offset = offset
         return written
+
+    def _write_start(self, logs: Mapping[TopicPartition, PartitionLog], unread: Collection[TopicPartition]) -> int:
+        rows = {key: log.log_start_offset for key, log in logs.items() if log.log_start_offset}
+        return _replace(self.start, rows, unread)
+
+    def _write_high_watermark(
+        self, logs: Mapping[TopicPartition, PartitionLog], unread: Collection[TopicPartition]
+    ) -> int:
+        return _replace(self.high_watermark, {key: log.high_watermark for key, log in logs.items()}, unread)
+
+    def _write_cleaner(self, logs: Mapping[TopicPartition, PartitionLog], unread: Collection[TopicPartition]) -> int:
+        return _replace(self.cleaner, {key: row for key, row in self.cleaner.rows.items() if key in logs}, unread)
 
     def forget(self, key: TopicPartition) -> None:
         """Drop all rows of a partition, durably."""

@@ -65,6 +65,9 @@ UNFLUSHED_MS: Final = 30_000
 # After a crash, recovery walks everything after the last checkpointed recovery point.
 UNCHECKPOINTED_BYTES: Final = 512 * 1024 * 1024
 _CREATED_AT_ONCE: Final = 64
+# What goes through all logs has steps of so many, each of a millisecond or two.
+_LOGS_AT_ONCE: Final = 500
+_SEARCHED_AT_ONCE: Final = 2_000
 _POLICIES_AT_ONCE: Final = 50
 _NOTHING_PLANNED: Final[Mapping[LogDirectory, Sequence[NewLog]]] = MappingProxyType({})
 
@@ -73,35 +76,35 @@ _NOTHING_PLANNED: Final[Mapping[LogDirectory, Sequence[NewLog]]] = MappingProxyT
 
 
 def expire(
-    directory: LogDirectory,
-    now_ms: int,
-    is_busy: IsBusy | None = None,
-    make_policy: PolicyFactory | None = None,
-    only: Sequence[Hosted] | None = None,
-) -> int:
-    """Enforce retention for all logs, or `only` some, that are not busy; how many files now wait for removal.
+    directory: LogDirectory, now_ms: int, is_busy: IsBusy | None = None, make_policy: PolicyFactory | None = None
+) -> Iterator[int]:
+    """Enforce retention for all logs that are not busy, in steps of some logs; how many files now wait for removal.
 
-    `make_policy` and its policies are the operator's, behind a guard: they do not raise.
+    `make_policy` and its policies are the operator's, behind a guard: they do not raise. They are asked about every
+    log, so their steps are short.
     """
-    if not directory.check_logs():
+    for some in _in_steps(directory, _LOGS_AT_ONCE if make_policy is None else _POLICIES_AT_ONCE):
+        yield sum(_expire_unless_busy(directory, hosted, now_ms, is_busy, make_policy) for hosted in some)
+
+
+def _expire_unless_busy(
+    directory: LogDirectory, hosted: Hosted, now_ms: int, is_busy: IsBusy | None, make_policy: PolicyFactory | None
+) -> int:
+    log = hosted.log
+    if directory.failure is not None or not may_expire(log, now_ms, by_own_policy=make_policy is not None):
         return 0
-    count = 0
-    for hosted in list(directory.hosted.values()) if only is None else only:
-        if not may_expire(hosted.log, now_ms, by_own_policy=make_policy is not None):
-            continue
-        if is_busy is not None and is_busy(hosted.log):
-            continue
-        try:
-            with directory.disk():
-                deleted = _expire_one(hosted, now_ms, make_policy)
-        except DirectoryOffline:
-            break
-        except LogError as error:
-            logger.warning("retention failed: folder=%s error=%s", hosted.log.folder, error)
-            continue
-        directory.remove_later(deleted, now_ms + hosted.log.settings.file_delete_delay_ms)
-        count += len(deleted)
-    return count
+    if is_busy is not None and is_busy(log):
+        return 0
+    try:
+        with directory.disk():
+            deleted = _expire_one(hosted, now_ms, make_policy)
+    except DirectoryOffline:
+        return 0
+    except LogError as error:
+        logger.warning("retention failed: folder=%s error=%s", log.folder, error)
+        return 0
+    directory.remove_later(deleted, now_ms + log.settings.file_delete_delay_ms)
+    return len(deleted)
 
 
 def _expire_one(hosted: Hosted, now_ms: int, make_policy: PolicyFactory | None) -> list[str]:
@@ -117,39 +120,58 @@ def _expire_one(hosted: Hosted, now_ms: int, make_policy: PolicyFactory | None) 
         raise
 
 
-def start_due_flushes(directory: LogDirectory, commits: GroupCommit, now_ms: int) -> int:
-    """Start the flushes that flush.messages and flush.ms require; how many."""
-    if not directory.check_logs():
-        return 0
-    count = 0
+def start_due_flushes(directory: LogDirectory, commits: GroupCommit, now_ms: int) -> Iterator[int]:
+    """Start the flushes that flush.messages and flush.ms require, in steps of some logs; how many."""
 
     def done(error: LogError | None) -> None:
         if error is not None:
             logger.warning("flush failed: path=%s error=%s", directory.path, error)
             directory.check_logs()
 
-    for hosted in list(directory.hosted.values()):
-        log = hosted.log
-        if log.settings.flush_ms == NEVER and log.settings.flush_messages == NEVER:
-            continue  # most logs: this is the cost of a tick
-        if log.flush_due(now_ms) and not commits.pending(log):
-            count += 1
-            commits.when_durable(log, log.log_end_offset, done)
-    return count
+    for some in _in_steps(directory, _LOGS_AT_ONCE):
+        count = 0
+        for hosted in some:
+            log = hosted.log
+            if log.settings.flush_ms == NEVER and log.settings.flush_messages == NEVER:
+                continue  # most logs: this is the cost of a tick
+            if log.flush_due(now_ms) and not commits.pending(log):
+                count += 1
+                commits.when_durable(log, log.log_end_offset, done)
+        yield count
+
+
+def _in_steps(directory: LogDirectory, at_once: int) -> Iterator[list[Hosted]]:
+    """The logs of a directory, a few at a time while it is online; without those that went meanwhile."""
+    if not directory.check_logs():
+        return
+    keys = list(directory.hosted)
+    for begin in range(0, len(keys), at_once):
+        if directory.failure is not None:
+            return
+        yield [found for key in keys[begin : begin + at_once] if (found := directory.hosted.get(key)) is not None]
 
 
 def flush_in_background(directory: LogDirectory, workers: Workers, now_ms: int) -> bool:
-    """Start to flush the logs with many or old bytes that are not durable; False if there are none.
+    """Start to flush the logs with many or old bytes that are not durable; False if none of the next logs has any.
 
     Independent of the flush policy: it bounds what recovery must check after a crash, and the kernel would write the
     bytes soon anyway. One log at a time, since no client waits, and never on the event loop, since it is many bytes.
+    Of very many logs a call looks at some, and the next call at others.
     """
     if directory.is_flushing or not directory.check_logs():
         return False
-    for hosted in directory.hosted.values():
-        log = hosted.log
-        if not log.active.size and not len(log.table):
+    if not directory.unflushed:
+        directory.unflushed.extend(directory.hosted)
+    return _flush_next(directory, workers, now_ms)
+
+
+def _flush_next(directory: LogDirectory, workers: Workers, now_ms: int) -> bool:
+    """Whether a flush of one of the logs that are still to be looked at was started."""
+    for _ in range(min(len(directory.unflushed), _SEARCHED_AT_ONCE)):
+        hosted = directory.hosted.get(directory.unflushed.popleft())
+        if hosted is None or (not hosted.log.active.size and not len(hosted.log.table)):
             continue  # empty: the cheapest check, for thousands of logs
+        log = hosted.log
         if log.flush_wanted(now_ms, UNFLUSHED_BYTES, UNFLUSHED_MS):
             try:
                 if _flush_one(directory, log, workers, now_ms):
@@ -178,8 +200,9 @@ def _flush_one(directory: LogDirectory, log: PartitionLog, workers: Workers, now
             log.complete_flush(flush)
             directory.flushed_bytes += size
             if directory.flushed_bytes >= UNCHECKPOINTED_BYTES:
-                checkpoint(directory)
-            flush_in_background(directory, workers, now_ms)
+                sum(checkpoint(directory))
+            if directory.failure is None:
+                _flush_next(directory, workers, now_ms)
 
     directory.is_flushing = True
     try:
@@ -190,25 +213,25 @@ def _flush_one(directory: LogDirectory, log: PartitionLog, workers: Workers, now
     return True
 
 
-def checkpoint(directory: LogDirectory) -> int:
-    """Write the checkpoints that changed. Errors of the disk are logged."""
+def checkpoint(directory: LogDirectory) -> Iterator[int]:
+    """Write the checkpoints that changed, in steps; the number of files written. Errors of the disk are logged."""
     try:
-        return directory.checkpoint()
+        yield from directory.checkpoint_steps()
     except DiskFull as error:
         logger.warning("checkpoints not written, retried later: path=%s error=%s", directory.path, error)
     except DirectoryOffline:
         logger.debug("log directory failed while writing checkpoints: path=%s", directory.path)
-    return 0
 
 
-def expire_producers(directory: LogDirectory, now_ms: int) -> int:
-    """Forget producers past producer.id.expiration.ms; how many."""
-    count = 0
-    for hosted in directory.hosted.values():
-        producers = hosted.log.producers
-        if producers.producer_count:
-            count += producers.remove_expired(now_ms, hosted.log.settings.producer_id_expiration_ms)
-    return count
+def expire_producers(directory: LogDirectory, now_ms: int) -> Iterator[int]:
+    """Forget producers past producer.id.expiration.ms, in steps of some logs; how many."""
+    for some in _in_steps(directory, _LOGS_AT_ONCE):
+        count = 0
+        for hosted in some:
+            producers = hosted.log.producers
+            if producers.producer_count:
+                count += producers.remove_expired(now_ms, hosted.log.settings.producer_id_expiration_ms)
+        yield count
 
 
 # --------------------------------------------------------------------------------------------------------- log manager
@@ -247,7 +270,7 @@ class LogManager:
         self._where: dict[TopicPartition, LogDirectory] = {}
         self._preferred: dict[TopicPartition, LogDirectory] = {}  # of partitions that do not exist yet
         self.make_policy: PolicyFactory | None = None  # the operator's, instead of retention.ms and retention.bytes
-        self._is_applying_policies = False
+        self._is_enforcing_retention = False
         self.moves = ReplicaMoves(files, workers, self._commits, self._where.__setitem__)
 
     # --- open
@@ -707,32 +730,28 @@ class LogManager:
 
         Busy logs (`LogCleaner.is_cleaning`) are skipped until the next tick.
         """
-        expired = sum(expire(directory, now_ms, is_busy, self.make_policy) for directory in self._online())
-        self.removal_tick(now_ms)
-        return expired
+        return sum(self.retention_steps(now_ms, is_busy))
 
     def retention_steps(self, now_ms: int, is_busy: IsBusy | None = None) -> Iterator[int]:
-        """The same in steps of a few logs, for policies of the operator, which have to be asked about every log.
-
-        While one run is under way, another has no steps.
-        """
-        if self._is_applying_policies:
+        """The same in steps of some logs. While one run is under way, another has no steps."""
+        if self._is_enforcing_retention:
             return
-        self._is_applying_policies = True
+        self._is_enforcing_retention = True
         try:
             for directory in list(self._online()):
-                keys = list(directory.hosted)
-                for begin in range(0, len(keys), _POLICIES_AT_ONCE):
-                    some = keys[begin : begin + _POLICIES_AT_ONCE]
-                    present = [directory.hosted[key] for key in some if key in directory.hosted]
-                    yield expire(directory, now_ms, is_busy, self.make_policy, present)
+                yield from expire(directory, now_ms, is_busy, self.make_policy)
             self.removal_tick(now_ms)
         finally:
-            self._is_applying_policies = False
+            self._is_enforcing_retention = False
 
     def flush_tick(self, now_ms: int) -> int:
         """Start the flushes that flush.messages and flush.ms require; how many."""
-        return sum(start_due_flushes(directory, self._commits, now_ms) for directory in self._online())
+        return sum(self.flush_steps(now_ms))
+
+    def flush_steps(self, now_ms: int) -> Iterator[int]:
+        """The same in steps of some logs."""
+        for directory in list(self._online()):
+            yield from start_due_flushes(directory, self._commits, now_ms)
 
     def background_flush_tick(self, now_ms: int) -> int:
         """Start the flushes that keep recovery short; in how many directories."""
@@ -740,11 +759,21 @@ class LogManager:
 
     def checkpoint_tick(self) -> int:
         """Write the checkpoints that changed; the number of files written."""
-        return sum(checkpoint(directory) for directory in self._online())
+        return sum(self.checkpoint_steps())
+
+    def checkpoint_steps(self) -> Iterator[int]:
+        """The same with a step for each file."""
+        for directory in list(self._online()):
+            yield from checkpoint(directory)
 
     def producer_expiry_tick(self, now_ms: int) -> int:
         """Forget producers past producer.id.expiration.ms; how many."""
-        return sum(expire_producers(directory, now_ms) for directory in self._online())
+        return sum(self.producer_expiry_steps(now_ms))
+
+    def producer_expiry_steps(self, now_ms: int) -> Iterator[int]:
+        """The same in steps of some logs."""
+        for directory in list(self._online()):
+            yield from expire_producers(directory, now_ms)
 
     def removal_tick(self, now_ms: int) -> None:
         """Remove the files and folders whose delay (`file.delete.delay.ms`) is over."""
