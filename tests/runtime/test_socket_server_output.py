@@ -12,6 +12,7 @@ from tests.runtime.socket_stories import Later, Recorder, Region, framed, play, 
 
 from penstock.runtime.files import File, PosixFiles
 from penstock.runtime.network import Chunk, Connection, Limits
+from penstock.runtime.socket_io import STEP_BYTES, TURN_BYTES, PageMover
 from penstock.testing.simulated_files import SimulatedFiles
 
 CONTENT = os.urandom(3 * 1024 * 1024)
@@ -68,32 +69,40 @@ def test_regions_and_buffers_leave_in_their_order_whatever_the_socket_takes(file
     play(story)
 
 
-def test_large_regions_go_by_sendfile_and_small_ones_do_not(file: File, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("has_splice", [True, False])
+def test_large_regions_are_moved_and_small_ones_are_read(
+    has_splice: bool, file: File, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if has_splice and not hasattr(os, "splice"):
+        pytest.skip("splice is Linux's")
+    if not has_splice:
+        monkeypatch.delattr(os, "splice", raising=False)
     large = Region(file, 1000, 2_500_000)
     chunks: list[Chunk] = [b"head", large, Region(file, 17, 100), b"tail"]
-    sendfile = os.sendfile
-    sent: list[tuple[int, int]] = []
+    moved: list[tuple[int, int]] = []
+    send = PageMover.send
 
-    def counted(out: int, descriptor: int, position: int, count: int) -> int:
-        assert descriptor == file.fileno()
-        done = sendfile(out, descriptor, position, count)
-        sent.append((position, done))
-        return done
+    def counted(self: PageMover, target: int, source: int, position: int, count: int) -> tuple[int, int]:
+        assert source == file.fileno()
+        sent, taken = send(self, target, source, position, count)
+        moved.append((position, sent))
+        return sent, taken
 
-    monkeypatch.setattr(os, "sendfile", counted)
+    monkeypatch.setattr(PageMover, "send", counted)
 
     async def story() -> None:
-        sent.clear()
+        moved.clear()
         handler = Recorder(lambda connection, frame: connection.reply().send(chunks))
         async with serving(handler) as scene:
             peer = await scene.peer()
             await peer.send(b"?")
             assert await peer.receive_raw(len(expected(chunks))) == expected(chunks)
         position = large.position
-        for begin, count in sent:
+        for begin, count in moved:
             assert begin == position
             position += count
-        assert position == large.position + large.size, "every byte of it, and nothing else"
+        # The last pages may be read together with what follows them.
+        assert 0 <= large.position + large.size - position <= 16 * 1024
 
     play(story)
 
@@ -292,7 +301,8 @@ def test_replies_that_wait_for_an_earlier_one_count_as_output() -> None:
 
 
 def test_one_reader_of_much_leaves_turns_to_the_others(file: File) -> None:
-    """However much the socket takes, a connection sends a megabyte, and then others are served before it continues."""
+    """However much the socket takes, a connection sends a megabyte or two, and then others are served before it
+    continues."""
     many: list[Chunk] = [Region(file, 0, len(CONTENT)), *[b"x" * 60_000] * 100] * 3
 
     async def story() -> None:
@@ -305,11 +315,11 @@ def test_one_reader_of_much_leaves_turns_to_the_others(file: File) -> None:
             counters = scene.server.counters
             handler.replies[0].send(many)
             sent = counters.bytes_out
-            assert 0 < sent <= 1024 * 1024 + 60_000
+            assert 0 < sent <= TURN_BYTES + STEP_BYTES
             await modest.send(b"hi")
             while len(handler.replies) == 1:
                 await asyncio.sleep(0)
-                assert counters.bytes_out - sent <= 1024 * 1024 + 60_000
+                assert counters.bytes_out - sent <= TURN_BYTES + STEP_BYTES
                 sent = counters.bytes_out
             handler.replies[1].send([framed(b"hi")])
             assert await modest.receive() == b"hi"

@@ -23,7 +23,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.runtime.clock import Clock
 from penstock.runtime.network import Chunk, Counters, Handler, Limits, NetworkError, ReplyAnswered
-from penstock.runtime.socket_io import BUFFER_BYTES, BUFFERS, FrameInput, FrameRejected, Output, size_of
+from penstock.runtime.socket_io import (
+    BUFFER_BYTES,
+    BUFFERS,
+    FrameInput,
+    FrameRejected,
+    Output,
+    PageMover,
+    size_of,
+)
 from penstock.runtime.socket_limits import FREE_FRAMES, FairScheduler, IdleTimingWheel, RequestMemory
 
 if TYPE_CHECKING:
@@ -138,6 +146,7 @@ class Shared:
         "log_limited",
         "loop",
         "memory",
+        "pages",
         "poll",
         "scheduler",
         "scratch",
@@ -168,6 +177,7 @@ class Shared:
         self.scheduler = FairScheduler(loop, clock)
         self.handshakes: dict[TlsConnection, None] = {}
         """Connections whose TLS handshake is in progress, the oldest first."""
+        self.pages = PageMover()
         self.scratch = memoryview(bytearray(BUFFER_BYTES))
         """For one call each: encrypted bytes on their way from a socket."""
 
@@ -253,7 +263,7 @@ class SocketConnection:
         self.wheel_slot = -1
 
     def _new_output(self) -> Output:
-        return Output(self._sock)
+        return Output(self._sock, self._shared.pages)
 
     def __repr__(self) -> str:
         return f"<SocketConnection {self.id} from {self.peer}{' closed' if self.closed else ''}>"

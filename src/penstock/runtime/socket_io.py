@@ -4,13 +4,14 @@ Input: memory follows arrival, not the announced length. All connections of a se
 a complete frame is copied out once. A larger frame is received into its own bytearray, which grows by at most what has
 arrived; `admit` is asked before its first byte is kept. A negative or too large length is rejected immediately.
 
-Output: adjacent buffers leave in one `sendmsg`. A large file region goes by `sendfile` in steps, so that one reader
-does not block the loop; one below 16 KiB is read instead, which is cheaper than its own system call. A waiting region
-takes no memory and keeps its file open.
+Output: adjacent buffers leave in one `sendmsg`. Pages of a large file region go to the socket without being copied
+(`PageMover`), in steps, so that one reader does not block the loop; one below 16 KiB is read instead, which is cheaper
+than its own system call. A waiting region takes no memory and keeps its file open.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 from collections import deque
@@ -32,8 +33,12 @@ _ZEROS: Final = memoryview(bytes(_STEP_BYTES))
 
 
 BUFFERS: Final = (bytes, bytearray, memoryview)
-# What one connection may send per turn.
-TURN_BYTES: Final = 1024 * 1024
+# A step of a large region, and what a pipe may hold without privileges.
+STEP_BYTES: Final = 1024 * 1024
+# A connection's turn is over when it has sent this much: one step, whose pages may be cut at both ends.
+TURN_BYTES: Final = STEP_BYTES - 64 * 1024
+# Up to this size sendfile fills its own pipe once only.
+_SENDFILE_BYTES: Final = 64 * 1024
 
 # Measured on loopback: below this a read and a shared sendmsg take less time than a sendfile.
 _SMALL_REGION_BYTES: Final = 16 * 1024
@@ -246,13 +251,84 @@ def size_of(chunks: Sequence[Chunk]) -> int:
     return total
 
 
+class PageMover:
+    """Moves pages from files to sockets through a pipe, which is empty between two calls.
+
+    `sendfile` does the same through a pipe of 16 pages, and hands 64 KiB at a time to the socket. The peer keeps up
+    with that and is woken again and again. Without a pipe of 1 MiB (not Linux, too many of this user) `sendfile` is
+    used.
+    """
+
+    __slots__ = ("_null", "_read_end", "_write_end", "is_usable")
+
+    def __init__(self) -> None:
+        self.is_usable = hasattr(os, "splice")
+        """Whether there is a pipe, or will be when one is needed."""
+        self._read_end = self._write_end = self._null = -1
+
+    def send(self, target: int, source: int, position: int, count: int) -> tuple[int, int]:
+        """Send bytes of a file: how many were sent, and how many were taken from the file, 0 at its end.
+
+        BlockingIOError if the socket takes nothing, OSError.
+        """
+        if count > _SENDFILE_BYTES and self.is_usable and (self._null >= 0 or self._open()):
+            try:
+                taken = os.splice(source, self._write_end, count, offset_src=position)
+            except OSError:
+                pass  # sendfile says what is wrong, or works
+            else:
+                return (self._empty_into(target, taken), taken) if taken else (0, 0)
+        sent = os.sendfile(target, source, position, count)
+        return (sent, count) if sent else (0, 0)
+
+    def _empty_into(self, target: int, taken: int) -> int:
+        sent = 0
+        try:
+            sent = os.splice(self._read_end, target, taken, flags=os.SPLICE_F_NONBLOCK)
+        finally:
+            # No byte may stay: the next call is another connection's.
+            if sent < taken and not self._dropped(taken - sent):
+                self.close()
+        return sent
+
+    def _dropped(self, count: int) -> bool:
+        try:
+            return os.splice(self._read_end, self._null, count) == count
+        except OSError:
+            return False
+
+    def _open(self) -> bool:
+        try:
+            self._read_end, self._write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            self.is_usable = fcntl.fcntl(self._write_end, fcntl.F_SETPIPE_SZ, STEP_BYTES) >= STEP_BYTES
+            self._null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        except OSError:
+            self.is_usable = False
+        if not self.is_usable:
+            self.close()
+        return self.is_usable
+
+    def close(self, _close: Callable[[int], None] = os.close) -> None:
+        """Close the pipe. From now on `sendfile` is used."""
+        self.is_usable = False
+        ends = self._read_end, self._write_end, self._null
+        self._read_end = self._write_end = self._null = -1
+        for descriptor in ends:
+            if descriptor >= 0:
+                _close(descriptor)
+
+    def __del__(self) -> None:
+        self.close()
+
+
 class Output:
     """A queue of chunks and the socket that they are sent to."""
 
-    __slots__ = ("_descriptor", "_sock", "queue")
+    __slots__ = ("_descriptor", "_pages", "_sock", "queue")
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, pages: PageMover) -> None:
         self._sock = sock
+        self._pages = pages
         self._descriptor = sock.fileno()
         self.queue: deque[Chunk] = deque()
 
@@ -268,10 +344,13 @@ class Output:
             if isinstance(head, BUFFERS) or head.size <= _SMALL_REGION_BYTES:
                 sent, offered = self._send_batch(TURN_BYTES - total)
             else:
-                sent, offered = self._send_region(head, TURN_BYTES - total)
+                sent, offered = self._send_region(head, STEP_BYTES)
             total += sent
             if sent < offered:
-                break
+                return total
+        if queue and _is_small(queue[0]):
+            # The end of a reply does not wait for another turn.
+            total += self._send_batch(_SMALL_REGION_BYTES)[0]
         return total
 
     def _send_batch(self, max_bytes: int) -> tuple[int, int]:
@@ -310,7 +389,7 @@ class Output:
             sent -= len(chunk)
 
     def _send_region(self, region: FileRegion, max_bytes: int) -> tuple[int, int]:
-        """A step of a sendfile; (bytes sent, bytes offered)."""
+        """A step of a large region; (bytes sent, bytes offered)."""
         file, position, size = region.file, region.position, region.size
         offered = min(size, max_bytes)
         try:
@@ -321,13 +400,14 @@ class Output:
             self._advance(region, offered, read_region(region, offered))
             return self._send_batch(offered)
         try:
-            sent = os.sendfile(self._descriptor, descriptor, position, offered)
+            sent, taken = self._pages.send(self._descriptor, descriptor, position, offered)
         except BlockingIOError:
             return 0, offered
-        if sent == 0:
+        if taken == 0:
             raise FileTooShort(file.path, size)
-        self._advance(region, sent, None)
-        return sent, offered
+        if sent:
+            self._advance(region, sent, None)
+        return sent, taken
 
     def _advance(self, region: FileRegion, count: int, piece: bytes | None) -> None:
         queue = self.queue
@@ -336,6 +416,10 @@ class Output:
             queue.appendleft(_Rest(region.file, region.position + count, region.size - count))
         if piece is not None:
             queue.appendleft(piece)
+
+
+def _is_small(chunk: Chunk) -> bool:
+    return (len(chunk) if isinstance(chunk, BUFFERS) else chunk.size) <= _SMALL_REGION_BYTES
 
 
 def read_region(region: FileRegion, size: int) -> bytes:

@@ -250,5 +250,6 @@ class SocketServer:
                 self._idle_timer.cancel()
                 self._idle_timer = None
             self._shared.memory.close()
+            self._shared.pages.close()
         # The handler is called for the last connections in this turn of the loop.
         await asyncio.sleep(0)

@@ -286,7 +286,7 @@ class TlsConnection(SocketConnection):
         self._timer: asyncio.TimerHandle | None = None
 
     def _new_output(self) -> Output:
-        return TlsOutput(self._tls)  # type: ignore[arg-type]
+        return TlsOutput(self._tls, self._shared.pages)  # type: ignore[arg-type]
 
     @property
     def peer_certificate(self) -> bytes | None:
