@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.records.outcomes import outcome
 
@@ -146,7 +146,10 @@ def test_a_batch_on_its_way_is_not_rewritten_by_a_retry_and_one_that_was_resized
     assert own.append(5, None, None) == -1
 
 
-@given(stamps=st.lists(st.one_of(st.integers(5, 7), int64s), min_size=1, max_size=20))
+@given(stamps=st.lists(st.one_of(st.integers(5, 7), int64s), min_size=1, max_size=80))
+@example(stamps=[0])
+@example(stamps=[number // 2 for number in range(64)])
+@example(stamps=[number // 2 for number in range(66)])
 @settings(max_examples=60, deadline=None)
 def test_a_built_batch_knows_the_time_of_each_record(loops: ModuleType, stamps: list[int]) -> None:
     builder = loops.BatchBuilder(10_000)

@@ -4,6 +4,7 @@
 
 cdef enum:
     FIRST_ROOM = 4096  # bytes an open batch starts with
+    MOST_RUNS = 32  # of records with the same timestamp, noted as they are appended
 
 
 @cython.final
@@ -21,6 +22,10 @@ cdef class BatchBuilder:
     cdef readonly int64_t max_timestamp
     cdef readonly bint is_closed
     cdef bint is_lent
+    cdef int runs  # how many there are, MOST_RUNS + 1 for more
+    cdef int64_t[MOST_RUNS] run_timestamps
+    cdef Py_ssize_t[MOST_RUNS] run_starts
+    cdef int64_t last_timestamp
     cdef Py_ssize_t room
     cdef bytearray out
     cdef bytes packed  # what was compressed for the last build, and how
@@ -82,6 +87,13 @@ cdef class BatchBuilder:
             self.base_timestamp = self.max_timestamp = timestamp
         elif timestamp > self.max_timestamp:
             self.max_timestamp = timestamp
+        if timestamp != self.last_timestamp or self.count == 0:
+            if self.runs < MOST_RUNS:
+                self.run_timestamps[self.runs] = timestamp
+                self.run_starts[self.runs] = self.count
+            if self.runs <= MOST_RUNS:
+                self.runs += 1
+            self.last_timestamp = timestamp
         self.size = p - <const uint8_t *>PyByteArray_AS_STRING(self.out)
         self.count += 1
         return self.count - 1
@@ -190,6 +202,8 @@ cdef class BatchBuilder:
             raise ValueError("the batch is still open")
         if self.is_lent and len(self.out) != self.size:
             raise ValueError("the batch was resized by its reader")
+        if self.runs <= MOST_RUNS:
+            return [(self.run_starts[i], self.run_timestamps[i]) for i in range(self.runs)]
         open_range(self.out, &view, HEADER, self.size, self.count, &cursor)
         try:
             for i in range(self.count):
