@@ -9,8 +9,8 @@ back is sent before new ones, and alone; without sequence numbers order holds on
 gap nothing new is sent until everything in flight is answered; batches of unknown fate are sent again under their
 old numbers first.
 
-Memory: an open batch reserves what it may grow to, at most an even share of half the budget (of 16 MiB,
-the eighth batch: `batch_size`, the thousandth: 8 KiB). Partitions: the caller's, else the user's partitioner, else murmur2 of the
+Memory: an open batch reserves what it may grow to, at most an even share of half the budget (of 16 MiB, the eighth
+batch: `batch_size`, the thousandth: 8 KiB). Partitions: the caller's, else the user's partitioner, else murmur2 of the
 key as in Java's client, else one partition until its batch is closed ("sticky").
 """
 
@@ -39,7 +39,7 @@ from penstock.client.producer.transaction_state import TransactionState
 from penstock.client.settings import Metrics
 from penstock.records.kernel import BatchBuilder, Moment, TopicLanes, murmur2
 from penstock.records.types import HEADER_SIZE
-from penstock.runtime.randomness import Random
+from penstock.runtime.randomness import Random, SeededRandom
 
 if TYPE_CHECKING:
     from penstock.records.kernel import Lane
@@ -93,7 +93,7 @@ class Accumulator:
         self.topics: dict[str, TopicQueues] = {}
         self.memory = MemoryBudget(settings.buffer_memory)
         self._moment = moment
-        self._random = random
+        self._random = SeededRandom(random.below(2**32))  # drawn from with each batch, without a system call
         self.counters = Counters()
         self._open_count = 0
         self._active: dict[PartitionQueue, None] = {}
@@ -661,10 +661,12 @@ def partition_of_key(key: bytes, partition_count: int) -> int:
 def next_sticky(current: int, candidates: Sequence[int], random: Random) -> int:
     """Where records without a key go next: a candidate other than the current one, if there is any."""
     count = len(candidates)
-    place = random.below(count)
-    if candidates[place] == current and count > 1:
-        place = (place + 1 + random.below(count - 1)) % count
-    return candidates[place]
+    if current not in candidates:
+        return candidates[random.below(count)]
+    if count == 1:
+        return current
+    place = random.below(count - 1)
+    return candidates[place if candidates[place] != current else count - 1]
 
 
 def checked(partition: object, partition_count: int, chosen_by: str, topic: str) -> int:
