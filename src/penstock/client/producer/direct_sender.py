@@ -465,20 +465,23 @@ class DirectConnection:
         began_s = time.perf_counter()
         awake_until_s = self._doze(began_s) if patience_s > _WORTH_S else began_s
         receiver, receive = self._receiver, self._sock.recv_into
+        looked_s = time.perf_counter()
         while True:
             try:
                 count = receive(receiver.get_buffer())
             except BlockingIOError:
                 now_s = time.perf_counter()
+                if awake_until_s > began_s and now_s - looked_s > _CROWDED_S:
+                    awake_until_s = self._sleep_from_now_on()
+                looked_s = now_s
                 if now_s < awake_until_s:
                     _yield_processor()  # the broker may be waiting for this processor
-                    if time.perf_counter() - now_s > _CROWDED_S:
-                        awake_until_s = self._sleep_from_now_on()
                     continue
                 left_s = began_s + patience_s - now_s
                 if left_s <= 0 or not self._poll.poll(left_s * 1000):
                     self._usual_s = _SLOW_S
                     return None
+                awake_until_s = began_s  # awake no more
                 continue
             except OSError as error:
                 raise NotConnected(self.node, f"the connection broke: {error}") from error
@@ -489,8 +492,10 @@ class DirectConnection:
             except WireError as error:
                 raise self._violation(error) from error
             if frames:
-                took_s = min(time.perf_counter() - began_s, _SLOW_S)
-                self._usual_s += (took_s - self._usual_s) / _MEMORY
+                now_s = time.perf_counter()
+                if awake_until_s > began_s and now_s - looked_s > _CROWDED_S:
+                    self._sleep_from_now_on()
+                self._usual_s += (min(now_s - began_s, _SLOW_S) - self._usual_s) / _MEMORY
                 if len(frames) > 1:
                     raise self._violation(WireError(f"{len(frames)} responses to one request"))
                 return frames[0]
@@ -505,13 +510,17 @@ class DirectConnection:
             return now_s
         self._asleep_next = max(self._asleep_next - 1, _LEAST_ASLEEP)
         nap_s = usual_s / 2 - _WAKING_S
-        if nap_s > _WAKING_S:
-            time.sleep(nap_s)
-        return time.perf_counter() + _AWAKE_S
+        if nap_s <= _WAKING_S:
+            return now_s + _AWAKE_S
+        time.sleep(nap_s)
+        woken_s = time.perf_counter()
+        if woken_s - now_s - nap_s > _CROWDED_S:
+            return self._sleep_from_now_on()
+        return woken_s + _AWAKE_S
 
     def _sleep_from_now_on(self) -> float:
-        """The processor was given up for long. A thread that sleeps gets it back as soon as there is a response; one
-        that polls has used its share, and waits for the others to use theirs."""
+        """Others had the processor for long. A thread that sleeps gets it back as soon as there is a response; one that
+        polls has used its share, and waits for the others to use theirs."""
         self._asleep, self._asleep_next = self._asleep_next, min(self._asleep_next * 2, _MOST_ASLEEP)
         return 0.0
 
