@@ -106,7 +106,8 @@ def _members(kind: type) -> Iterator[tuple[str, Any]]:
         if not owner.__module__.startswith("penstock"):
             continue
         for name, value in vars(owner).items():
-            is_ours = inspect.isfunction(value) or isinstance(value, (property, classmethod, staticmethod))
+            is_function = inspect.isfunction(inspect.unwrap(value))  # `send` is compiled
+            is_ours = is_function or isinstance(value, (property, classmethod, staticmethod))
             if is_ours and not name.startswith("_") and name not in seen:
                 seen.add(name)
                 yield name, value

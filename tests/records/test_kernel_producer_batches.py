@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import gc
+import inspect
+import sys
 import threading
+import time
 import tracemalloc
 from contextlib import suppress
 from itertools import pairwise
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.records.outcomes import outcome
 
@@ -143,7 +146,10 @@ def test_a_batch_on_its_way_is_not_rewritten_by_a_retry_and_one_that_was_resized
     assert own.append(5, None, None) == -1
 
 
-@given(stamps=st.lists(st.one_of(st.integers(5, 7), int64s), min_size=1, max_size=20))
+@given(stamps=st.lists(st.one_of(st.integers(5, 7), int64s), min_size=1, max_size=80))
+@example(stamps=[0])
+@example(stamps=[number // 2 for number in range(64)])
+@example(stamps=[number // 2 for number in range(66)])
 @settings(max_examples=60, deadline=None)
 def test_a_built_batch_knows_the_time_of_each_record(loops: ModuleType, stamps: list[int]) -> None:
     builder = loops.BatchBuilder(10_000)
@@ -429,6 +435,95 @@ def test_a_named_partition_is_used_whatever_the_key_and_one_that_is_not_there_is
     assert lanes.partition_of("key") == lanes.partition_of(b"key")
 
 
+class Sending:
+    """A producer's `send` with nothing behind it. `wanted` is what came to the method."""
+
+    def __init__(self, loops: ModuleType, is_compiled: bool) -> None:
+        self.lanes = loops.TopicLanes(loops.Ticket, 3, loops.Moment(5))
+        self.lanes.sticky = 1
+        self.builders = [loops.BatchBuilder(200) for _ in range(3)]
+        for partition, lane in enumerate(self.lanes.lanes):
+            lane.open(self.builders[partition], partition, loops.Callbacks())
+        self._lanes = {"views": self.lanes}
+        self.is_compiled = is_compiled
+        self.wanted: list[tuple[Any, ...]] = []
+
+    def _plain(
+        self, topic: str, value: Any = None, key: Any = None, headers: Any = None, partition: Any = None,
+        timestamp_ms: Any = None, on_delivery: Any = None,
+    ) -> Any:  # fmt: skip
+        """Send."""
+        self.wanted.append((topic, value, key, headers, partition, timestamp_ms, on_delivery))
+        return "method"
+
+
+def sender(loops: ModuleType) -> Sending:
+    class Sender(Sending):
+        send = loops.lanes_first(Sending._plain)
+
+    return Sender(loops, loops is not python_kernel)
+
+
+def test_send_goes_into_the_lanes_and_to_the_method_only_when_it_has_to(loops: ModuleType) -> None:
+    producer: Any = sender(loops)
+    started_ms = time.time_ns() // 1_000_000
+    good: list[tuple[tuple[Any, ...], dict[str, Any], int]] = [
+        (("views",), {}, 1),
+        (("views", b"v"), {}, 1),
+        (("views", "text", "key"), {}, producer.lanes.partition_of(b"key")),
+        (("views", b"v"), {"partition": 2, "key": b"k"}, 2),
+        (("views",), {"value": b"v", "headers": [("h", b"x")], "timestamp_ms": 7, "partition": 0}, 0),
+        (("views", b"v", None, {"h": "x"}, 0, 8, print), {}, 0),
+    ]
+    for arguments, named, partition in good:
+        ticket = producer.send(*arguments, **named)
+        assert ticket == "method" if not producer.is_compiled else ticket.batch == partition
+    assert len(producer.wanted) == (0 if producer.is_compiled else len(good))
+    if producer.is_compiled:
+        assert sum(builder.count for builder in producer.builders) == len(good)
+        stamps = [record.timestamp for record in decode_batch(producer.builders[1].build())]
+        assert all(started_ms <= stamp <= time.time_ns() // 1_000_000 for stamp in stamps)
+        stamps = [record.timestamp for record in decode_batch(producer.builders[0].build())]
+        assert stamps[-2:] == [7, 8]
+
+
+def test_send_gives_the_method_what_the_lanes_do_not_take_and_appends_nothing(loops: ModuleType) -> None:
+    producer: Any = sender(loops)
+    given = iter([("h", b"x")])
+    odd: list[dict[str, Any]] = [
+        {"topic": "unknown"}, {"value": 5}, {"key": 1.5}, {"partition": "2"}, {"partition": 9}, {"partition": 2**70},
+        {"value": "\ud800"}, {"timestamp_ms": 2**70}, {"timestamp_ms": "now"}, {"on_delivery": 7},
+        {"headers": {"h": 1}}, {"headers": given}, {"value": b"v" * 300, "key": b"full"},
+    ]  # fmt: skip
+    for builder in producer.builders:
+        builder.append(5, None, b"first")
+    for arguments in odd:
+        assert producer.send(**{"topic": "views", **arguments}) == "method"
+    names = ("topic", "value", "key", "headers", "partition", "timestamp_ms", "on_delivery")
+    assert producer.wanted == [tuple({"topic": "views", **arguments}.get(name) for name in names) for arguments in odd]
+    assert next(given) == ("h", b"x")
+    assert [builder.count for builder in producer.builders] == [1, 1, 1]
+
+
+def test_send_looks_like_the_method(loops: ModuleType) -> None:
+    send = loops.lanes_first(Sending._plain)
+    assert (send.__name__, send.__doc__) == ("_plain", "Send.")
+    assert inspect.signature(send) == inspect.signature(Sending._plain)
+    producer: Any = sender(loops)
+    with pytest.raises(TypeError, match="positional argument"):
+        producer.send()
+    with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
+        producer.send("views", colour=1)
+
+    class Louder(type(producer)):  # type: ignore[misc]
+        def send(self, topic: str, value: bytes) -> Any:
+            return super().send(topic, value + b"!")
+
+    louder: Any = Louder(loops, producer.is_compiled)
+    louder.send("views", b"v")
+    assert louder.wanted or decode_batch(louder.builders[1].build())[0].value == b"v!"
+
+
 def test_callbacks_are_kept_in_the_order_of_the_records_and_taken_once(loops: ModuleType) -> None:
     lane, callbacks = loops.Lane(loops.Ticket), loops.Callbacks()
     lane.open(loops.BatchBuilder(90), "batch", callbacks)
@@ -447,6 +542,98 @@ def test_callbacks_are_kept_in_the_order_of_the_records_and_taken_once(loops: Mo
     assert bare.builder.count == 0
 
 
+def test_records_in_a_row_that_share_a_callback_are_kept_as_one(loops: ModuleType) -> None:
+    lane, callbacks = loops.Lane(loops.Ticket), loops.Callbacks()
+    callbacks.add(0, print)  # of the record that opened the batch
+    builder = loops.BatchBuilder(10**6)
+    builder.append(5, None, b"v")
+    lane.open(builder, "batch", callbacks)
+    for _ in range(1000):
+        lane.append(b"v", on_delivery=print)
+    lane.append(b"v")
+    lane.append(b"v", on_delivery=print)
+    lane.append(b"v", on_delivery=repr)
+    assert callbacks.take() == [range(1001), print, 1002, print, 1003, repr]
+
+
+arguments_of_callbacks = st.one_of(st.integers(0, 4), st.sampled_from([None, "delivery"]))
+
+
+@given(added=st.lists(st.tuples(arguments_of_callbacks, st.integers(0, 1)), max_size=12))
+@settings(max_examples=200, deadline=None)
+def test_both_kernels_keep_the_same_callbacks(kernel: ModuleType, added: list[tuple[Any, int]]) -> None:
+    two = (print, repr)
+    taken = []
+    for loops in (kernel, python_kernel):
+        callbacks = loops.Callbacks()
+        for argument, which in added:
+            assert callbacks.add(argument, two[which])
+        taken.append(callbacks.take())
+    assert taken[0] == taken[1]
+    called: list[tuple[Any, int]] = []
+    for argument, callback in zip(taken[0][::2], taken[0][1::2], strict=True):
+        called += [(each, two.index(callback)) for each in (argument if isinstance(argument, range) else [argument])]
+    assert called == added
+
+
+class Place(NamedTuple):
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+
+
+class Stamps:
+    """Two records for each timestamp."""
+
+    def run_at(self, index: int) -> tuple[int, int, int]:
+        return index // 2 * 100, index // 2 * 2, index // 2 * 2 + 2
+
+
+@pytest.mark.parametrize("stamps", [7, Stamps()])
+def test_callbacks_of_stored_records_get_their_metadata(loops: ModuleType, stamps: Any) -> None:
+    seen: list[tuple[Any, ...]] = []
+
+    def note(*arguments: Any) -> None:
+        seen.append(arguments)
+
+    stored = (Place, "views", 2, 40, stamps)
+    loops.run_callbacks([range(3), note, None, note, 3, note, "delivery", note], stored, pytest.fail, pytest.fail)
+    stamp = [7] * 4 if stamps == 7 else [0, 0, 100, 100]
+    places = [Place("views", 2, 40 + index, stamp[index]) for index in range(4)]
+    assert seen == [(None, places[0]), (None, places[1]), (None, places[2]), (), (None, places[3]), ("delivery",)]
+    assert {type(arguments[1]) for arguments in seen if len(arguments) == 2} == {Place}
+
+
+def test_callbacks_of_records_that_are_not_stored_get_what_is_reported(loops: ModuleType) -> None:
+    seen: list[tuple[Any, ...]] = []
+
+    def note(*arguments: Any) -> None:
+        seen.append(arguments)
+
+    loops.run_callbacks([range(2), note, 5, note], None, lambda index: ("error", index), pytest.fail)
+    assert seen == [("error", 0), ("error", 1), ("error", 5)]
+
+
+def test_what_a_callback_raises_is_reported_and_the_others_run_unless_it_is_an_interrupt(loops: ModuleType) -> None:
+    seen: list[Any] = []
+
+    def fail(error: Any, place: Any) -> None:
+        seen.append(place.offset)
+        raise (ValueError, SystemExit, KeyboardInterrupt)[place.offset]
+
+    def report() -> None:
+        seen.append(sys.exc_info()[0])
+
+    def fail_too() -> None:
+        raise ValueError
+
+    stored = (Place, "views", 2, 0, 7)
+    with pytest.raises(KeyboardInterrupt):
+        loops.run_callbacks([None, fail_too, range(4), fail], stored, pytest.fail, report)
+    assert seen == [ValueError, 0, ValueError, 1, SystemExit, 2]
+
+
 @pytest.mark.long
 def test_what_threads_add_to_callbacks_is_taken_or_rejected(loops: ModuleType) -> None:
     rounds = [loops.Callbacks(threading.Lock()) for _ in range(200)]
@@ -460,9 +647,10 @@ def test_what_threads_add_to_callbacks_is_taken_or_rejected(loops: ModuleType) -
     threads = [threading.Thread(target=add, args=(worker,)) for worker in range(3)]
     for thread in threads:
         thread.start()
-    taken = [number for callbacks in rounds for number in callbacks.take()[::2]]
+    arguments = [argument for callbacks in rounds for argument in callbacks.take()[::2]]
     for thread in threads:
         thread.join()
+    taken = [number for each in arguments for number in (each if isinstance(each, range) else [each])]
     assert sorted(taken) == sorted(number for each in added for number in each)
 
 
@@ -503,19 +691,44 @@ def test_threads_in_one_lane_lose_and_double_nothing(loops: ModuleType) -> None:
             assert stored[id(ticket.batch)][ticket.index].value == value
 
 
-def test_tickets_without_fields_of_their_own_are_not_looked_at_by_the_collector(kernel: ModuleType) -> None:
-    lane = kernel.Lane(ticket_class(kernel))
-    lane.open(kernel.BatchBuilder(1000), [])
-    assert not gc.is_tracked(lane.append(b"v"))
+def test_the_collector_ignores_uncollected_tickets_and_they_leak_nothing(kernel: ModuleType) -> None:
+    kind = kernel.uncollected(ticket_class(kernel))
+    lane = kernel.Lane(kind)
+    lane.open(kernel.BatchBuilder(10**6), batch := object())
+    ticket = lane.append(b"v")
+    assert type(ticket) is kind
+    assert not gc.is_tracked(ticket)
+    counted = gc.get_count()[0]
+    kept = [lane.append(b"v") for _ in range(300)]
+    assert gc.get_count()[0] - counted < 100
+    references = sys.getrefcount(batch), sys.getrefcount(kind)
+    del kept
+    assert (sys.getrefcount(batch), sys.getrefcount(kind)) == (references[0] - 300, references[1] - 300)
 
-    class WithField(kernel.Ticket):  # type: ignore[misc, name-defined]
+    class Further(kind):  # type: ignore[misc, valid-type]
+        """With a dictionary."""
+
+    further = kernel.Lane(Further)
+    further.open(kernel.BatchBuilder(1000), batch)
+    ticket = further.append(b"v")
+    ticket.own = ticket
+    assert gc.is_tracked(ticket)
+
+
+def test_only_tickets_without_fields_of_their_own_are_uncollected(loops: ModuleType) -> None:
+    class WithField(loops.Ticket):  # type: ignore[misc, name-defined]
         __slots__ = ("extra",)
 
-    lane = kernel.Lane(WithField)
-    lane.open(kernel.BatchBuilder(1000), [])
-    ticket = lane.append(b"v")
-    ticket.extra = ticket
-    assert gc.is_tracked(ticket)
+    class WithDictionary(loops.Ticket):  # type: ignore[misc, name-defined]
+        pass
+
+    for wrong in (WithField, WithDictionary):
+        with pytest.raises(TypeError, match="has fields of its own"):
+            loops.uncollected(wrong)
+    with pytest.raises(TypeError, match="a subclass of Ticket is needed"):
+        loops.uncollected(int)
+    kind = ticket_class(loops)
+    assert loops.uncollected(kind) is kind
 
 
 def test_lanes_and_builders_leak_no_memory(loops: ModuleType) -> None:

@@ -43,6 +43,7 @@ cdef extern from "Python.h":
     bint PyObject_IS_GC(object candidate)
     void PyObject_GC_UnTrack(void *candidate)
 
+from functools import wraps
 from types import GenericAlias
 
 from crc32c import crc32c as _package_crc32c

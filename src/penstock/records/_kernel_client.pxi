@@ -4,6 +4,7 @@
 
 cdef enum:
     FIRST_ROOM = 4096  # bytes an open batch starts with
+    MOST_RUNS = 32  # of records with the same timestamp, noted as they are appended
 
 
 @cython.final
@@ -21,6 +22,10 @@ cdef class BatchBuilder:
     cdef readonly int64_t max_timestamp
     cdef readonly bint is_closed
     cdef bint is_lent
+    cdef int runs  # how many there are, MOST_RUNS + 1 for more
+    cdef int64_t[MOST_RUNS] run_timestamps
+    cdef Py_ssize_t[MOST_RUNS] run_starts
+    cdef int64_t last_timestamp
     cdef Py_ssize_t room
     cdef bytearray out
     cdef bytes packed  # what was compressed for the last build, and how
@@ -82,6 +87,13 @@ cdef class BatchBuilder:
             self.base_timestamp = self.max_timestamp = timestamp
         elif timestamp > self.max_timestamp:
             self.max_timestamp = timestamp
+        if timestamp != self.last_timestamp or self.count == 0:
+            if self.runs < MOST_RUNS:
+                self.run_timestamps[self.runs] = timestamp
+                self.run_starts[self.runs] = self.count
+            if self.runs <= MOST_RUNS:
+                self.runs += 1
+            self.last_timestamp = timestamp
         self.size = p - <const uint8_t *>PyByteArray_AS_STRING(self.out)
         self.count += 1
         return self.count - 1
@@ -190,6 +202,8 @@ cdef class BatchBuilder:
             raise ValueError("the batch is still open")
         if self.is_lent and len(self.out) != self.size:
             raise ValueError("the batch was resized by its reader")
+        if self.runs <= MOST_RUNS:
+            return [(self.run_starts[i], self.run_timestamps[i]) for i in range(self.runs)]
         open_range(self.out, &view, HEADER, self.size, self.count, &cursor)
         try:
             for i in range(self.count):
@@ -253,13 +267,36 @@ def encode_columns(rows, Py_ssize_t limit_bytes, Py_ssize_t start=0, stop=None, 
 
 cdef extern from *:
     """
-    /* What `base.__new__(kind)` comes to, without looking `__new__` up and calling it. */
-    static inline PyObject *penstock_new(PyTypeObject *base, PyTypeObject *kind, PyObject *no_arguments) {
-        return base->tp_new(kind, no_arguments, NULL); }
+    /* What `base.__new__(kind, *arguments)` comes to, without looking `__new__` up and calling it. */
+    static inline PyObject *penstock_new(PyTypeObject *base, PyTypeObject *kind, PyObject *arguments) {
+        return base->tp_new(kind, arguments, NULL); }
     """
-    object new_of "penstock_new"(PyTypeObject *base, PyTypeObject *kind, PyObject *no_arguments)
+    object new_of "penstock_new"(PyTypeObject *base, PyTypeObject *kind, PyObject *arguments)
+
+cdef extern from *:
+    """
+    /* Instances of a subclass made by Python bear the collector's header and count as allocations for it. These need
+       neither: they own one reference, to a batch. */
+    static void penstock_leave_collector(PyTypeObject *kind) {
+    #ifndef Py_GIL_DISABLED
+        kind->tp_flags &= ~Py_TPFLAGS_HAVE_GC;
+        kind->tp_traverse = NULL;
+        kind->tp_clear = NULL;
+        kind->tp_free = PyObject_Free;
+    #endif
+    }
+    """
+    void leave_collector "penstock_leave_collector"(PyTypeObject *kind)
+
+cdef extern from "<time.h>" nogil:
+    cdef struct timespec:
+        int64_t tv_sec
+        long tv_nsec
+    enum: TIME_UTC
+    int timespec_get(timespec *now, int base)
 
 cdef extern from "Python.h":
+    Py_ssize_t PY_SSIZE_T_MAX
     bint PyUnicode_Check(object candidate)
     bint PyUnicode_IS_COMPACT_ASCII(object text)
     bint PyCallable_Check(object candidate)
@@ -375,38 +412,118 @@ cdef uint8_t *put_simple_headers(uint8_t *p, object headers) except NULL:
 cdef class Callbacks:
     """Callbacks for when a batch is done, with their arguments, in the order of addition.
 
-    From any thread. Nothing is lost between `add` and `take`: what `take` does not return, `add` has rejected.
-    `guard` is for the Python kernel: here a call is atomic without one.
+    An int is the index of a record. Records in a row with the same callback are kept as one, so that a callback that
+    all records share costs no object per record. From any thread. Nothing is lost between `add` and `take`: what `take`
+    does not return, `add` has rejected. `guard` is for the Python kernel: here a call is atomic without one.
     """
 
     cdef list items
+    cdef Py_ssize_t first, end  # of the records of `shared`, which are not in `items` yet
+    cdef object shared
 
     def __init__(self, guard=None):
         self.items = []
+
+    cdef inline int add_record(self, Py_ssize_t index, object callback) except -1:
+        """A record's callback. Runs no Python."""
+        if callback is self.shared and index == self.end:
+            self.end += 1
+            return 0
+        self.keep_shared()
+        self.first, self.end, self.shared = index, index + 1, callback
+        return 0
+
+    cdef int keep_shared(self) except -1:
+        if self.first < self.end:
+            PyList_Append(self.items, self.first if self.first + 1 == self.end else range(self.first, self.end))
+            PyList_Append(self.items, self.shared)
+            self.first = self.end = 0
+            self.shared = None
+        return 0
 
     def add(self, argument, callback):
         """Adds a callback with its argument; False once the others were taken."""
         if self.items is None:
             return False
-        PyList_Append(self.items, argument)
-        PyList_Append(self.items, callback)
+        if type(argument) is int:
+            self.add_record(argument, callback)
+        else:
+            self.keep_shared()
+            PyList_Append(self.items, argument)
+            PyList_Append(self.items, callback)
         return True
 
     def take(self):
-        """Everything added, as [argument, callback, argument, callback, ...]; empty the second time."""
+        """Everything added, as [argument, callback, argument, callback, ...]; empty the second time.
+
+        The argument of records in a row that share a callback is the range of their indexes.
+        """
         items = self.items
+        if items is None:
+            return []
+        self.keep_shared()
         self.items = None
-        return [] if items is None else items
+        return items
+
+
+cdef class _Stored:
+    """The metadata of stored records, for one batch."""
+
+    cdef type kind
+    cdef object topic, partition, stamps
+    cdef int64_t base_offset
+    cdef object stamp
+    cdef Py_ssize_t first, end  # of the records with this timestamp: neighbours mostly share theirs
+
+    cdef object metadata(self, Py_ssize_t index):
+        if not self.first <= index < self.end:
+            self.stamp, self.first, self.end = self.stamps.run_at(index)
+        arguments = ((self.topic, self.partition, self.base_offset + index, self.stamp),)
+        return new_of(<PyTypeObject *>tuple, <PyTypeObject *>self.kind, <PyObject *>arguments)
+
+
+def run_callbacks(list callbacks, tuple stored, report, on_error):
+    """Call what `Callbacks.take` returned; `on_error()` is called in the handler of what a callback raises.
+
+    The callbacks of records get (None, metadata) if `stored` is (the metadata's subclass of tuple, topic, partition,
+    base offset, timestamp or timestamps), and what `report(index)` returns if it is None. With None as its argument a
+    callback is called without, with any other it gets that.
+    """
+    cdef Py_ssize_t number, index, end
+    cdef _Stored place = None
+    if stored is not None:
+        place = _Stored()
+        place.kind, place.topic, place.partition, place.base_offset, place.stamps = stored
+        if isinstance(place.stamps, int):
+            place.stamp, place.end = place.stamps, PY_SSIZE_T_MAX
+    for number in range(0, len(callbacks) - 1, 2):
+        argument, callback = callbacks[number], callbacks[number + 1]
+        if type(argument) is int:
+            index, end = argument, argument + 1
+        elif type(argument) is range:
+            index, end = argument.start, argument.stop
+        else:
+            try:
+                callback() if argument is None else callback(argument)
+            except (Exception, SystemExit):
+                on_error()
+            continue
+        while index < end:
+            try:
+                if place is not None:
+                    callback(None, place.metadata(index))
+                else:
+                    error, metadata = report(index)
+                    callback(error, metadata)
+            except (Exception, SystemExit):
+                on_error()
+            index += 1
 
 
 @cython.freelist(256)
 @cython.no_gc
 cdef class Ticket:
-    """Which record of which batch: what a producer gives for a record sent. Made to be subclassed, with `__slots__`.
-
-    Millions of them may be alive, so the collector does not look at those that a lane makes, if the subclass has no
-    fields of its own (`__slots__ = ()`): a batch that refers to its tickets has to let go of them when it is done.
-    """
+    """Which record of which batch: what a producer gives for a record sent. Subclass it, see `uncollected`."""
 
     cdef public object batch
     cdef public Py_ssize_t index
@@ -414,6 +531,19 @@ cdef class Ticket:
     def __init__(self, batch, Py_ssize_t index):
         self.batch = batch
         self.index = index
+
+
+def uncollected(kind):
+    """Decorates a subclass of Ticket without fields of its own (`__slots__ = ()`): the collector ignores its instances.
+
+    Millions of them may be alive. A batch that refers to its tickets has to let go of them when it is done.
+    """
+    ticket_type_of(kind)
+    if kind.__basicsize__ != Ticket.__basicsize__ or kind.__dictoffset__:
+        raise TypeError(f"{kind!r} has fields of its own")
+    if kind is not Ticket:
+        leave_collector(<PyTypeObject *>kind)
+    return kind
 
 
 @cython.final
@@ -424,6 +554,11 @@ cdef class Moment:
 
     def __init__(self, int64_t now_ms=0):
         self.now_ms = now_ms
+
+    cdef inline void read_clock(self) noexcept:
+        cdef timespec now
+        timespec_get(&now, TIME_UTC)
+        self.now_ms = <int64_t>now.tv_sec * 1000 + now.tv_nsec // 1_000_000
 
 
 cdef type ticket_type_of(object candidate):
@@ -449,7 +584,6 @@ cdef class Lane:
     """
 
     cdef readonly type ticket_type
-    cdef bint has_no_fields
     cdef readonly Moment moment
     cdef readonly BatchBuilder builder
     cdef readonly object batch
@@ -457,7 +591,6 @@ cdef class Lane:
 
     def __init__(self, ticket_type, moment=None, guard=None):
         self.ticket_type = ticket_type_of(ticket_type)
-        self.has_no_fields = (<PyTypeObject *>ticket_type).tp_basicsize == (<PyTypeObject *>Ticket).tp_basicsize
         self.moment = moment_of(moment)
 
     def __class_getitem__(cls, item):
@@ -526,11 +659,8 @@ cdef class Lane:
             index = self.builder.commit(put_simple_headers(p, headers), stamp)
         ticket.batch = self.batch
         ticket.index = index
-        if self.has_no_fields and PyObject_IS_GC(ticket):
-            PyObject_GC_UnTrack(<void *>ticket)
         if on_delivery is not None:
-            PyList_Append(self.callbacks.items, index)
-            PyList_Append(self.callbacks.items, on_delivery)
+            self.callbacks.add_record(index, on_delivery)
         return ticket
 
     def append(self, value, key=None, timestamp=None, headers=(), on_delivery=None):
@@ -553,12 +683,13 @@ cdef class TopicLanes:
 
     cdef readonly tuple lanes
     cdef Py_ssize_t chosen
+    cdef Moment moment
 
     def __init__(self, ticket_type, Py_ssize_t partition_count, moment=None, guard=None):
         if not 1 <= partition_count <= MOST_PARTITIONS:
             raise ValueError(f"a topic has 1 to {MOST_PARTITIONS} partitions, not {partition_count}")
-        shared = moment_of(moment)
-        self.lanes = tuple([Lane(ticket_type, shared, guard) for _ in range(partition_count)])
+        self.moment = moment_of(moment)
+        self.lanes = tuple([Lane(ticket_type, self.moment, guard) for _ in range(partition_count)])
         self.chosen = -1
 
     def __class_getitem__(cls, item):
@@ -588,6 +719,11 @@ cdef class TopicLanes:
 
         Also None for a partition that the topic does not have. See `Lane.append`.
         """
+        return self.put(value, key, timestamp, headers, partition, on_delivery)
+
+    cdef Ticket put(
+        self, object value, object key, object timestamp, object headers, object partition, object on_delivery
+    ):
         cdef Cell cell
         cdef object owner = content_of(key, "key", &cell)
         cdef Py_ssize_t chosen
@@ -601,6 +737,38 @@ cdef class TopicLanes:
             content_of(value, "value", &cell)
             return None
         return (<Lane>PyTuple_GET_ITEM(self.lanes, chosen)).add(value, &cell, timestamp, headers, on_delivery)
+
+
+def lanes_first(method):
+    """Decorates a producer's `send`: first tries the lanes in `self._lanes`, TopicLanes by topic, in compiled code.
+
+    The method runs if the topic has no lanes, nothing fits, an argument is invalid, or headers are not a list, tuple or
+    dict. Nothing was appended then, and it sees the arguments as they were given.
+    """
+    def send(self, topic, value=None, key=None, headers=None, partition=None, timestamp_ms=None, on_delivery=None):
+        cdef PyObject *found
+        cdef Ticket ticket
+        if headers is None or PyTuple_CheckExact(headers) or PyList_CheckExact(headers) or PyDict_CheckExact(headers):
+            found = PyDict_GetItem(self._lanes, topic)
+            if found != NULL:
+                try:
+                    ticket = put_now(<object>found, value, key, timestamp_ms, headers, partition, on_delivery)
+                except (TypeError, ValueError, OverflowError):
+                    ticket = None  # the method finds out which argument is wrong
+                if ticket is not None:
+                    return ticket
+        return method(self, topic, value, key, headers, partition, timestamp_ms, on_delivery)
+
+    return wraps(method)(send)
+
+
+cdef Ticket put_now(
+    TopicLanes lanes, object value, object key, object timestamp, object headers, object partition, object on_delivery
+):
+    """`TopicLanes.append`, stamped with the current time unless a timestamp is given."""
+    if timestamp is None:
+        lanes.moment.read_clock()
+    return lanes.put(value, key, timestamp, headers, partition, on_delivery)
 
 
 # --------------------------------------------------------------------------------------------------- consumer records

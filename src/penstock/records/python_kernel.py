@@ -24,6 +24,9 @@ from penstock.records.python_kernel_client import (
     TopicLanes,
     decode_consumer_records,
     encode_columns,
+    lanes_first,
+    run_callbacks,
+    uncollected,
 )
 from penstock.records.python_kernel_columns import (
     ColumnBuilder,
@@ -70,11 +73,14 @@ __all__ = [
     "encode_records",
     "filter_records",
     "index_keys",
+    "lanes_first",
     "murmur2",
     "partition_rows",
+    "run_callbacks",
     "scan",
     "stamp_append_time",
     "stamp_create_time",
+    "uncollected",
     "validate_records",
     "write_header",
 ]

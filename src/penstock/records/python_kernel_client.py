@@ -6,6 +6,7 @@ so. A batch that was built does not change.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -242,8 +243,9 @@ def _check_callable(on_delivery: object) -> None:
 class Callbacks:
     """Callbacks for when a batch is done, with their arguments, in the order of addition.
 
-    From any thread. Nothing is lost between `add` and `take`: what `take` does not return, `add` has rejected.
-    `guard` is held during each call.
+    An int is the index of a record. Records in a row with the same callback are kept as one, so that a callback that
+    all records share costs no object per record. From any thread. Nothing is lost between `add` and `take`: what `take`
+    does not return, `add` has rejected. `guard` is held during each call.
     """
 
     __slots__ = ("_guard", "_items")
@@ -255,25 +257,66 @@ class Callbacks:
     def add(self, argument: object, callback: Callable[..., object]) -> bool:
         """Adds a callback with its argument; False once the others were taken."""
         with self._guard:
-            if self._items is None:
+            items = self._items
+            if items is None:
                 return False
-            self._items += (argument, callback)
+            before = _records(items[-2]) if type(argument) is int and items and items[-1] is callback else None
+            if before is not None and before.stop == argument:
+                items[-2] = range(before.start, before.stop + 1)
+                return True
+            items += (argument, callback)
             return True
 
     def take(self) -> list[Any]:
-        """Everything added, as [argument, callback, argument, callback, ...]; empty the second time."""
+        """Everything added, as [argument, callback, argument, callback, ...]; empty the second time.
+
+        The argument of records in a row that share a callback is the range of their indexes.
+        """
         with self._guard:
             items, self._items = self._items, None
             return [] if items is None else items
 
 
-class Ticket:
-    """Which record of which batch: what a producer gives for a record sent. Made to be subclassed, with `__slots__`.
+def _records(argument: object) -> range | None:
+    """The indexes of the records that an argument of a callback stands for, if it does."""
+    if type(argument) is int:
+        return range(argument, argument + 1)
+    return argument if type(argument) is range else None
 
-    Millions of them may be alive, so the collector does not look at those that a compiled lane makes, if the subclass
-    has no fields of its own (`__slots__ = ()`): a batch that refers to its tickets has to let go of them when it is
-    done.
+
+def run_callbacks(
+    callbacks: list[Any],
+    stored: tuple[type[tuple[Any, ...]], str, int, int, Any] | None,
+    report: Callable[[int], tuple[Any, Any]],
+    on_error: Callable[[], object],
+) -> None:
+    """Call what `Callbacks.take` returned; `on_error()` is called in the handler of what a callback raises.
+
+    The callbacks of records get (None, metadata) if `stored` is (the metadata's subclass of tuple, topic, partition,
+    base offset, timestamp or timestamps), and what `report(index)` returns if it is None. With None as its argument a
+    callback is called without, with any other it gets that.
     """
+    pairs = iter(callbacks)
+    stamp, first, end = (stored[4], 0, sys.maxsize) if stored is not None and isinstance(stored[4], int) else (-1, 0, 0)
+    for argument, callback in zip(pairs, pairs, strict=True):
+        records = _records(argument)
+        for number in (None,) if records is None else records:
+            try:
+                if number is None:
+                    callback() if argument is None else callback(argument)
+                elif stored is None:
+                    callback(*report(number))
+                else:
+                    kind, topic, partition, base_offset, stamps = stored
+                    if not first <= number < end:  # neighbours mostly share their timestamp
+                        stamp, first, end = stamps.run_at(number)
+                    callback(None, tuple.__new__(kind, (topic, partition, base_offset + number, stamp)))
+            except (Exception, SystemExit):  # noqa: BLE001 - one callback must not keep the others from running
+                on_error()
+
+
+class Ticket:
+    """Which record of which batch: what a producer gives for a record sent. Subclass it, see `uncollected`."""
 
     __slots__ = ("batch", "index")
 
@@ -286,6 +329,18 @@ class Ticket:
 
 
 TicketT = TypeVar("TicketT", bound=Ticket)
+
+
+def uncollected(kind: type[TicketT]) -> type[TicketT]:
+    """Decorates a subclass of Ticket without fields of its own (`__slots__ = ()`): the collector ignores its instances.
+
+    Millions of them may be alive. A batch that refers to its tickets has to let go of them when it is done. Here the
+    collector looks at them, as at all objects.
+    """
+    _ticket_type_of(kind)
+    if kind.__basicsize__ != Ticket.__basicsize__ or kind.__dictoffset__:
+        raise TypeError(f"{kind!r} has fields of its own")
+    return kind
 
 
 class Moment:
@@ -455,6 +510,18 @@ class TopicLanes(Generic[TicketT]):
             _content_of(value, "value")
             return None
         return self.lanes[chosen].append(value, key_bytes, timestamp, headers, on_delivery)
+
+
+SendT = TypeVar("SendT", bound=Callable[..., Any])
+
+
+def lanes_first(method: SendT) -> SendT:
+    """Decorates a producer's `send`: compiled, first tries the lanes in `self._lanes`, TopicLanes by topic.
+
+    The method runs if the topic has no lanes, nothing fits, an argument is invalid, or headers are not a list, tuple or
+    dict. Nothing was appended then, and it sees the arguments as they were given. Here it always runs.
+    """
+    return method
 
 
 K_co = TypeVar("K_co", covariant=True)

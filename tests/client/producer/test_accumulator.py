@@ -193,6 +193,34 @@ def test_a_batch_too_large_for_the_broker_arrives_in_halves() -> None:
     assert bench.accumulator.memory.used == 0
 
 
+def test_after_a_batch_was_too_large_those_of_its_topic_stay_smaller() -> None:
+    bench = Bench(partitions=2).introduced()
+    brokers = [ModelBroker(max_batch_bytes=10_000), ModelBroker(max_batch_bytes=10_000)]
+
+    def rejected(partition: int) -> int:
+        """How many batches are rejected until 16 records are stored."""
+        count = 0
+        for _ in range(16):
+            assert isinstance(bench.put(b"x" * 950, partition), Delivery)
+        bench.accumulator.make_all_due()
+        while bench.accumulator.undone():
+            for request in bench.plan():
+                answer = brokers[partition].produce(encoded(request.batches[0]))
+                count += answer.code is ErrorCode.MESSAGE_TOO_LARGE
+                bench.answer(request, answer)
+        return count
+
+    assert rejected(0) == 1
+    assert rejected(0) == 0
+    assert rejected(1) == 0, "another partition of the topic"
+    assert [len(broker.values) for broker in brokers] == [32, 16]
+    bench.accumulator.add_topic("views", 3)
+    bench.accumulator.add_topic("clicks", 1)
+    limits = {name: topic.batch_limit for name, topic in bench.accumulator.topics.items()}
+    assert 7_000 <= limits["views"] < 10_000 < limits["clicks"]
+    assert bench.accumulator.memory.used == 0
+
+
 def test_only_the_record_that_can_never_fit_fails() -> None:
     bench = Bench()
     broker = ModelBroker(max_batch_bytes=150)

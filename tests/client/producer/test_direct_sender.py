@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import threading
+import time
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.broker.wire_client import make_topic
-from tests.client.producer.reading import stored_values
+from tests.client.producer.reading import stored, stored_values
 from tests.client.producer.test_producer_faults import behind_a_proxy, value
 from tests.timeouts import PATIENCE_S, until
 
 from penstock.client.errors import ClosedError
 from penstock.client.producer import Delivery, Producer, direct_sender
-from penstock.client.producer.direct_sender import DirectConnection, DirectSender
+from penstock.client.producer.direct_sender import BatchExchange, DirectConnection, DirectSender
+from penstock.client.producer.sender import HIGHEST_VERSION
 from penstock.testing.embedded_broker import EmbeddedBroker
+from penstock.wire.framing import encode_request, encode_response
+from penstock.wire.protocol import ApiKey
+from penstock.wire.schemas.produce import (
+    LeaderIdAndEpoch,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
 
 
 @pytest.fixture
@@ -170,7 +186,7 @@ def test_threads_that_all_wait_keep_their_own_order(broker: EmbeddedBroker, addr
 
 
 @pytest.mark.usefixtures("_only_threads_send")
-@pytest.mark.parametrize("moment", ["send", "answer"])
+@pytest.mark.parametrize("moment", ["send_batch", "receive"])
 def test_ctrl_c_ends_the_wait_and_the_loop_continues(
     broker: EmbeddedBroker, address: str, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
@@ -190,3 +206,138 @@ def test_ctrl_c_ends_the_wait_and_the_loop_continues(
         assert delivery.result(PATIENCE_S).offset == first
         assert producer.send(topic, value(first + 1)).result(PATIENCE_S).offset == first + 1
     assert stored_values(broker.port, topic) == [value(number) for number in range(first + 2)]
+
+
+@pytest.mark.usefixtures("_only_threads_send")
+@pytest.mark.parametrize("stamped_by", ["CreateTime", "LogAppendTime"])
+def test_a_driven_record_has_the_offset_and_time_that_the_broker_stored(
+    stamped_by: str, broker: EmbeddedBroker, address: str
+) -> None:
+    """Whether the response is decoded or recognised by its bytes, also for offsets that other fields have."""
+    topic = make_topic(broker.broker, partitions=2, configs={"message.timestamp.type": stamped_by})
+    with Producer(address) as producer:
+        send_until_direct(producer, topic)
+        driven = direct_sender_of(producer)._driven
+        results = [
+            (number, producer.send(topic, value(number), partition=number % 2, timestamp_ms=number).result(PATIENCE_S))
+            for number in range(600)
+        ]
+        assert direct_sender_of(producer)._driven - driven > 300
+    found = {partition: stored(broker.port, topic, partition) for partition in (0, 1)}
+    for number, where in results:
+        record = found[number % 2][where.offset]
+        assert (record.value, where.partition) == (value(number), number % 2)
+        assert (where.timestamp == number) is (stamped_by == "CreateTime")
+
+
+@pytest.mark.usefixtures("_only_threads_send")
+def test_a_thread_sleeps_for_its_response_when_others_use_the_processor(
+    broker: EmbeddedBroker, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = make_topic(broker.broker)
+    yielded: list[int] = []
+
+    def give_up_for_long() -> None:
+        yielded.append(number)
+        time.sleep(0.001)
+
+    monkeypatch.setattr(direct_sender, "_MAY_STAY_AWAKE", True)
+    monkeypatch.setattr(direct_sender, "_yield_processor", give_up_for_long)
+    number = -1
+    with Producer(address) as producer:
+        send_until_direct(producer, topic)
+        (link,) = direct_sender_of(producer)._links.values()
+        for number in range(250):
+            link._usual_s = 0.0  # as if this machine were fast
+            producer.send(topic, value(number)).result(PATIENCE_S)
+    assert yielded, "the thread stayed awake at first"
+    assert len(yielded) <= 6, "and slept for 16, 32, 64 and 128 responses in between"
+
+
+# --- the bytes of an exchange
+
+
+def acknowledgement(topic: str, partition: int, base_offset: int, **more: Any) -> ProduceResponse:
+    throttle_time_ms = more.pop("throttle_time_ms", 0)
+    answer = PartitionProduceResponse(
+        index=partition, **{"error_code": 0, "base_offset": base_offset, "log_append_time_ms": -1, **more}
+    )
+    responses = [TopicProduceResponse(name=topic, partition_responses=[answer])]
+    return ProduceResponse(responses=responses, throttle_time_ms=throttle_time_ms)
+
+
+def framed(version: int, correlation_id: int, message: ProduceResponse) -> bytes:
+    return b"".join(encode_response(ApiKey.PRODUCE, version, correlation_id, message))[4:]  # type: ignore[arg-type]
+
+
+def produce_request(topic: str, partition: int, records: bytes, transactional_id: str | None) -> ProduceRequest:
+    data = PartitionProduceData(index=partition, records=records)
+    return ProduceRequest(
+        transactional_id=transactional_id, acks=-1, timeout_ms=30_000,
+        topic_data=[TopicProduceData(name=topic, partition_data=[data])],
+    )  # fmt: skip
+
+
+versions = st.integers(3, HIGHEST_VERSION)
+names = st.text(min_size=1, max_size=20)
+offsets = st.one_of(st.integers(0, 300), st.integers(0, 2**63 - 1))
+
+
+@given(
+    version=versions, client_id=st.one_of(st.none(), names), transactional_id=st.one_of(st.none(), names), topic=names,
+    partition=st.integers(0, 1000), correlation_id=st.integers(1, 2**31 - 1),
+    size=st.one_of(st.sampled_from([0, 126, 127, 16_382, 16_383]), st.integers(0, 20_000)),
+)  # fmt: skip
+@settings(max_examples=150, deadline=None)
+def test_a_request_made_of_bytes_is_what_the_codec_writes(
+    version: int, client_id: str | None, transactional_id: str | None, topic: str, partition: int, size: int,
+    correlation_id: int,
+) -> None:  # fmt: skip
+    exchange = BatchExchange(version, client_id, produce_request(topic, partition, b"first", transactional_id))
+    records = bytes(number % 251 for number in range(size))
+    message = produce_request(topic, partition, records, transactional_id)
+    wanted = b"".join(encode_request(ApiKey.PRODUCE, version, correlation_id, client_id, message))  # type: ignore[arg-type]
+    assert exchange.request(correlation_id, bytearray(records)) == wanted
+
+
+@given(version=versions, known=st.lists(offsets, min_size=1, max_size=4), base_offset=offsets, start=offsets)
+@settings(max_examples=150, deadline=None)
+def test_a_plain_acknowledgement_is_recognised_and_its_offset_is_never_another_field(
+    version: int, known: list[int], base_offset: int, start: int
+) -> None:
+    exchange = BatchExchange(version, "client", produce_request("views", 3, b"first", None))
+    for number in [*known, base_offset]:
+        message = acknowledgement("views", 3, number, log_start_offset=start if version >= 5 else -1)
+        frame = framed(version, 7, message)
+        found = exchange.stored(frame, 7)
+        assert found in (None, (number, -1))
+        assert found or exchange.learn(frame, message) == (number, -1)
+    if base_offset > 2**40 and base_offset != start:
+        assert exchange.stored(frame, 7) == (base_offset, -1)
+        assert exchange.stored(frame, 8) is None, "another correlation id"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"error_code": 6},
+        {"throttle_time_ms": 5},
+        {"log_append_time_ms": 12},
+        {"current_leader": LeaderIdAndEpoch(leader_id=2, leader_epoch=4)},
+        {"error_message": "odd"},
+    ],
+)
+def test_a_response_that_differs_in_more_than_the_offset_is_decoded(more: dict[str, Any]) -> None:
+    version = 10
+    exchange = BatchExchange(version, "client", produce_request("views", 3, b"first", None))
+    plain = acknowledgement("views", 3, 123_456_789)
+    assert exchange.learn(framed(version, 1, plain), plain) == (123_456_789, -1)
+    assert exchange.stored(framed(version, 1, acknowledgement("views", 3, 5)), 1) == (5, -1)
+    other = acknowledgement("views", 3, 987_654_321, **more)
+    assert exchange.stored(framed(version, 1, other), 1) is None
+    is_stored = {"log_append_time_ms", "error_message"} & more.keys()
+    wanted = (987_654_321, more.get("log_append_time_ms", -1)) if is_stored else None
+    assert exchange.learn(framed(version, 1, other), other) == wanted
+    for elsewhere in (acknowledgement("views", 4, 7), acknowledgement("clicks", 3, 7), ProduceResponse(responses=[])):
+        assert exchange.stored(framed(version, 1, elsewhere), 1) is None
+        assert exchange.learn(framed(version, 1, elsewhere), elsewhere) is None

@@ -11,6 +11,7 @@ import threading
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -38,7 +39,7 @@ from penstock.client.producer import (
     RecordMetadata,
 )
 from penstock.client.serializers import Json, Text
-from penstock.records.kernel import murmur2
+from penstock.records.kernel import KERNEL, murmur2
 from penstock.testing.embedded_broker import EmbeddedBroker
 
 
@@ -302,6 +303,28 @@ def test_every_way_of_calling_send_goes_straight_into_the_open_batch(
             patched.setattr(producer._core, "append", fail)
             for _ in range(20):
                 producer.send(topic, **WAYS[way])
+    assert len(stored(broker.port, topic)) == 21
+
+
+@pytest.mark.skipif(KERNEL != "compiled", reason="the plain-Python kernel runs Python")
+@pytest.mark.parametrize("way", WAYS)
+def test_send_runs_no_python_for_a_record_in_the_open_batch(way: str, broker: EmbeddedBroker, address: str) -> None:
+    topic = make_topic(broker.broker)
+    called: list[str] = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            called.append(frame.f_code.co_qualname)
+
+    with Producer(address, linger_ms=60_000, delivery_timeout_ms=120_000) as producer:
+        producer.send(topic, "first")
+        sys.setprofile(note)
+        try:
+            for _ in range(20):
+                producer.send(topic, **WAYS[way])
+        finally:
+            sys.setprofile(None)
+    assert called == []
     assert len(stored(broker.port, topic)) == 21
 
 

@@ -55,7 +55,7 @@ _create: Final = click.option("--create", is_flag=True, help="Create the topic i
 )
 @click.option("-z", "--compression", type=click.Choice(_CODECS), default="none", show_default=True)
 @click.option("-a", "--acks", type=click.Choice(["all", "0", "1"]), default="all", show_default=True)
-@click.option("--batch-bytes", type=click.IntRange(min=1), metavar="N", help="Size of a batch.  [default: 256 KiB]")
+@click.option("--batch-bytes", type=click.IntRange(min=1), metavar="N", help="Size of a batch.  [default: 1 MB]")
 @click.option("--linger-ms", type=click.IntRange(min=0), default=5, show_default=True, metavar="MS")
 @_create
 @click.option("--random", "is_random", is_flag=True, help="Send incompressible bytes instead of text.")

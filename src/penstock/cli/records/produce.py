@@ -48,7 +48,7 @@ _KAFKA_READERS: Final = ("lines", "LineMessageReader")
 )
 @click.option(
     "--batch-bytes", "--max-partition-memory-bytes", type=click.IntRange(min=1), metavar="N",
-    help="Size of a batch.  [default: 256 KiB]",
+    help="Size of a batch.  [default: 1 MB]",
 )  # fmt: skip
 @click.option(
     "--linger-ms", "--timeout", type=click.IntRange(min=0), default=5, show_default=True, metavar="MS",

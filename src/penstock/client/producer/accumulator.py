@@ -9,13 +9,14 @@ back is sent before new ones, and alone; without sequence numbers order holds on
 gap nothing new is sent until everything in flight is answered; batches of unknown fate are sent again under their
 old numbers first.
 
-Memory: an open batch reserves what it may grow to, at most an even share of half the budget (the tenth batch of 64
-MiB: `batch_size`, the thousandth: 32 KiB). Partitions: the caller's, else the user's partitioner, else murmur2 of the
+Memory: an open batch reserves what it may grow to, at most an even share of half the budget (of 16 MiB, the eighth
+batch: `batch_size`, the thousandth: 8 KiB). Partitions: the caller's, else the user's partitioner, else murmur2 of the
 key as in Java's client, else one partition until its batch is closed ("sticky").
 """
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -38,7 +39,7 @@ from penstock.client.producer.transaction_state import TransactionState
 from penstock.client.settings import Metrics
 from penstock.records.kernel import BatchBuilder, Moment, TopicLanes, murmur2
 from penstock.records.types import HEADER_SIZE
-from penstock.runtime.randomness import Random
+from penstock.runtime.randomness import Random, SeededRandom
 
 if TYPE_CHECKING:
     from penstock.records.kernel import Lane
@@ -92,7 +93,7 @@ class Accumulator:
         self.topics: dict[str, TopicQueues] = {}
         self.memory = MemoryBudget(settings.buffer_memory)
         self._moment = moment
-        self._random = random
+        self._random = SeededRandom(random.below(2**32))  # drawn from with each batch, without a system call
         self.counters = Counters()
         self._open_count = 0
         self._active: dict[PartitionQueue, None] = {}
@@ -121,6 +122,8 @@ class Accumulator:
                     PartitionQueue(name, partition, lane, is_muted_by_order=muted, driver=self.driver, usage=self.usage)
                 )
         topic = self.topics[name] = TopicQueues(name, lanes, queues)
+        if known is not None:
+            topic.batch_limit = known.batch_limit
         return topic
 
     def stick(self, topic: TopicQueues) -> PartitionQueue:
@@ -148,7 +151,7 @@ class Accumulator:
     ) -> Delivery | Blocked:
         """Open a batch for a record; the open batch of the partition is closed."""
         self.close_open(queue)
-        limit = self.reserve(record_size(key, value, headers) + HEADER_SIZE)
+        limit = self.reserve(self.topics[queue.topic], record_size(key, value, headers) + HEADER_SIZE)
         if isinstance(limit, Blocked):
             return limit
         builder = BatchBuilder(limit)
@@ -159,9 +162,10 @@ class Accumulator:
             raise
         return Delivery(self.adopt(queue, builder, limit, now_ms, on_delivery), 0)
 
-    def reserve(self, at_least: int = 0) -> int | Blocked:
+    def reserve(self, topic: TopicQueues, at_least: int = 0) -> int | Blocked:
         """Reserve memory for one more batch; returns how large it may grow."""
-        limit = max(self.memory.share_of(self._open_count, self.settings.batch_size), at_least)
+        largest = min(self.settings.batch_size, topic.batch_limit)
+        limit = max(self.memory.share_of(self._open_count, largest), at_least)
         if self.memory.take(limit):
             return limit
         self.make_all_due()
@@ -384,7 +388,9 @@ class Accumulator:
         self._active[batch.queue] = None
 
     def replace(self, batch: ProducerBatch, halves: list[ProducerBatch]) -> None:
-        """Its halves replace it."""
+        """Its halves replace it, and its topic gets no larger batches from now on: the broker rejects them."""
+        topic = self.topics[batch.topic]
+        topic.batch_limit = min(topic.batch_limit, max(batch.size // 2, SMALLEST_BATCH_BYTES))
         for half in halves:
             self.memory.used += half.size
             half.reserved = half.size
@@ -462,13 +468,14 @@ class Accumulator:
 class TopicQueues:
     """The partitions of a topic, and the kernel's lanes into them."""
 
-    __slots__ = ("lanes", "name", "queues", "usable")
+    __slots__ = ("batch_limit", "lanes", "name", "queues", "usable")
 
     def __init__(self, name: str, lanes: TopicLanes[Delivery], queues: list[PartitionQueue]) -> None:
         self.name = name
         self.lanes = lanes
         self.queues = queues
         self.usable: Sequence[int] = range(len(queues))  # partitions that records without a key may go to
+        self.batch_limit = sys.maxsize  # bytes; batches of twice that were too large for a broker
 
 
 class PartitionQueue:
@@ -654,10 +661,12 @@ def partition_of_key(key: bytes, partition_count: int) -> int:
 def next_sticky(current: int, candidates: Sequence[int], random: Random) -> int:
     """Where records without a key go next: a candidate other than the current one, if there is any."""
     count = len(candidates)
-    place = random.below(count)
-    if candidates[place] == current and count > 1:
-        place = (place + 1 + random.below(count - 1)) % count
-    return candidates[place]
+    if current not in candidates:
+        return candidates[random.below(count)]
+    if count == 1:
+        return current
+    place = random.below(count - 1)
+    return candidates[place if candidates[place] != current else count - 1]
 
 
 def checked(partition: object, partition_count: int, chosen_by: str, topic: str) -> int:

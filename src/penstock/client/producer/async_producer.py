@@ -41,6 +41,7 @@ from penstock.client.producer.transaction_manager import (
 )
 from penstock.client.serializers.base import AnyEncoder, encoder_from
 from penstock.client.settings import settings_from
+from penstock.records.kernel import TopicLanes, lanes_first
 
 if TYPE_CHECKING:
     import pyarrow
@@ -85,6 +86,7 @@ class AsyncProducer(ProducerCalls[K, V]):
         self._core.on_freed = self._freed
         self._encodes = key is not None or value is not None
         self._fast = self._core.fast
+        self._lanes: dict[str, TopicLanes[Delivery]] = {} if self._encodes else self._fast
         self._moment = self._core.moment
         self._is_started = False
         self._is_closed = False
@@ -135,6 +137,7 @@ class AsyncProducer(ProducerCalls[K, V]):
             return taken
         return await self._append_after(taken[0], topic, taken[1])
 
+    @lanes_first
     def send_nowait(
         self,
         topic: str,

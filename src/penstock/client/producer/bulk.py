@@ -137,7 +137,7 @@ class BulkJob:
                 queue = accumulator.stick(topic)
                 if queue.open is not None:
                     return None
-        limit = accumulator.reserve()
+        limit = accumulator.reserve(topic)
         if isinstance(limit, Blocked):
             return limit
         builder = BatchBuilder(limit)

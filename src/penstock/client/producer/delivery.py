@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from penstock.client.producer.producer_batch import Completion, RecordMetadata, wait_for_all
-from penstock.records.kernel import Ticket
+from penstock.records.kernel import Ticket, uncollected
 
 
+@uncollected
 class Delivery(Ticket):
     """The delivery of one record: done when the broker has acknowledged it or it has failed."""
 

@@ -2,8 +2,12 @@
 
 A program that sends one record, waits, and repeats would pay two thread switches per record, each as expensive as a
 nearby broker's response. After three such waits the loop is no longer woken: the waiting thread sends the batch and
-receives the response. For responses under 1 ms it sleeps for half the usual time and then polls for at most 0.3 ms.
-With linger_ms only a flush is such a wait.
+receives the response. For responses under 1 ms it sleeps for half the usual time and then polls for at most 0.3 ms,
+unless other programs want the processor: then it sleeps until the response is there. With linger_ms only a flush is
+such a wait.
+
+Requests and plain acknowledgements of a partition differ in a few bytes, so they are not encoded and decoded each time
+(`BatchExchange`). A broker that polls for the next request sees it in time only if the client takes little between two.
 
 Nothing depends on that thread. A batch is sent directly only if its partition has nothing else to send, and nothing
 else of the partition is sent before its response. A thread that stops waiting leaves the connection to the loop,
@@ -29,18 +33,20 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
+from struct import Struct
 from typing import Any, Final
 
 from penstock.client.connection import OVERDUE_MS, Connection
 from penstock.client.errors import NotConnected, PenstockError, ProtocolViolation, RequestTimedOut
-from penstock.client.producer.accumulator import Accumulator, OutgoingRequest
-from penstock.client.producer.producer_batch import Callback, ProducerBatch
+from penstock.client.producer.accumulator import Accumulator, OutgoingRequest, PartitionQueue
+from penstock.client.producer.producer_batch import Callback, ProducerBatch, encoded
 from penstock.client.producer.sender import HIGHEST_VERSION, Sender, produce_request
-from penstock.wire.errors import WireError
+from penstock.wire.errors import Frame, WireError
 from penstock.wire.framing import FrameReceiver, decode_response, encode_request
+from penstock.wire.primitives import uvarint
 from penstock.wire.protocol import ApiKey, response_codec
-from penstock.wire.schemas.produce import ProduceResponse
-from penstock.wire.types import Message
+from penstock.wire.schemas.produce import ProduceRequest, ProduceResponse
+from penstock.wire.types import Buffer, Message
 
 Ended = Callable[[ProduceResponse | PenstockError], None]
 
@@ -67,7 +73,15 @@ _WORTH_S: Final = 1e-3  # for slower responses, the wake-up is a small part of t
 _SLOW_S: Final = 2e-3
 _WAKING_S: Final = 60e-6
 _MEMORY: Final = 8  # responses in the moving average
+# A processor that is given up for as long as this has work for others: a nearby broker's request takes a fraction.
+_CROWDED_S: Final = 200e-6
+_LEAST_ASLEEP: Final = 16  # responses that are not polled for after that; twice as many the next time
+_MOST_ASLEEP: Final = 1024
 _EMPTY: Final = b""
+_PREFIX: Final = Struct(">ihhi")  # of a request: its size, API, version, correlation id
+_INT32: Final = Struct(">i")
+_INT64: Final = Struct(">q")
+_MARK: Final = bytes(range(200, 216))  # in the place of a batch
 # With one processor the broker cannot answer while this thread polls.
 _MAY_STAY_AWAKE: Final = (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1) > 1
 _yield_processor: Final[Callable[[], object]] = getattr(os, "sched_yield", partial(time.sleep, 0))
@@ -88,6 +102,7 @@ class DirectSender:
         self._opening: dict[int, asyncio.Task[None]] = {}
         self._not_before: dict[int, float] = {}
         self._left_over: dict[DirectConnection, OutgoingRequest] = {}  # whose responses the loop waits for
+        self._exchanges: dict[PartitionQueue, BatchExchange] = {}
         self._stop_listening = sender.on_news(self._abandon_moved)
         self._is_on = False  # the links belong to the threads
         self._is_driving = False  # and lone batches are expected to be sent by them
@@ -127,7 +142,7 @@ class DirectSender:
             self._sender.wake()
             return timeout_s
         began_s = time.monotonic()
-        self._exchange(*taken, _PATIENCE_S if timeout_s is None else min(timeout_s, _PATIENCE_S))
+        self._exchange(*taken, batch, _PATIENCE_S if timeout_s is None else min(timeout_s, _PATIENCE_S))
         return None if timeout_s is None else timeout_s - (time.monotonic() - began_s)
 
     def call_on_loop(self, call: Callback) -> bool:
@@ -143,45 +158,59 @@ class DirectSender:
             self._waits = 0
             self._post(self._begin, self._sender.leader_of(batch.topic, batch.partition))
 
-    def _take(self, batch: ProducerBatch) -> tuple[DirectConnection, OutgoingRequest] | None:
+    def _take(self, batch: ProducerBatch) -> tuple[DirectConnection, int] | None:
+        """The connection to send a batch on, which it is in flight on from here on, and its node; None if not here."""
+        sender, queue = self._sender, batch.queue
         with self._lock:
             builder = batch.builder
             if not self._is_driving or batch.is_done or builder is None or builder.size > _MOST_BYTES:
                 return None
-            node = self._sender.leader_of(batch.topic, batch.partition)
+            node = sender.leader_of(queue.topic, queue.partition)
             link = self._links.get(node)
             if link is None:
                 self._post(self._begin, node)
                 return None
-            if link.is_busy or self._sender.slots_of(node) <= 0:
+            if link.is_busy or sender.slots_of(node) <= 0:
                 return None
-            if not self._accumulator.take_alone(batch, self._sender.now_ms(), node, self._sender.producer):
+            if not self._accumulator.take_alone(batch, sender.now_ms(), node, sender.producer):
                 return None
             link.hold()
             self._driven += 1
-            request = OutgoingRequest(node)
-            request.add(batch)
-            return link, request
+            return link, node
 
-    def _exchange(self, link: DirectConnection, request: OutgoingRequest, patience_s: float) -> None:
-        response: ProduceResponse | None = None
+    def _exchange(self, link: DirectConnection, node: int, batch: ProducerBatch, patience_s: float) -> None:
+        outcome: ProduceResponse | Exception | None
         # Until it is certainly sent, there is no response to wait for.
-        error: Exception | None = NotConnected(link.node, "the sending was interrupted")
+        outcome = NotConnected(link.node, "the sending was interrupted")
         is_acknowledged = False
         try:
-            version = self._sender.produce_version(link.highest_version)
-            link.send(ApiKey.PRODUCE, produce_request(request.batches, version, self._settings), version)
-            error = None
-            response = link.answer(patience_s)
-            is_acknowledged = response is not None and self._sender.acknowledged_alone(request, response)
+            exchange = self._exchange_of(batch, self._sender.produce_version(link.highest_version), link.client_id)
+            link.send_batch(exchange, encoded(batch, exchange.version, self._settings))
+            outcome = None
+            frame = link.receive(patience_s)
+            if frame is not None:
+                stored = exchange.stored(frame, link.correlation_id)
+                if stored is None:
+                    outcome = response = link.decoded(frame)
+                    stored = exchange.learn(frame, response)
+                is_acknowledged = stored is not None and self._sender.acknowledge_alone(batch, *stored)
         except Exception as failure:  # noqa: BLE001 - the batch's delivery raises it
-            error = failure
+            outcome = failure
         finally:  # after Ctrl-C, too, the loop takes over
             link.let_go()
             if is_acknowledged:
                 link.is_busy = False
             else:
-                self._post(self._go_on, link, request, error or response)
+                request = OutgoingRequest(node)
+                request.add(batch)
+                self._post(self._go_on, link, request, outcome)
+
+    def _exchange_of(self, batch: ProducerBatch, version: int, client_id: str | None) -> BatchExchange:
+        exchange = self._exchanges.get(batch.queue)
+        if exchange is None or exchange.version != version:
+            message = produce_request([batch], version, self._settings)
+            exchange = self._exchanges[batch.queue] = BatchExchange(version, client_id, message)
+        return exchange
 
     def hold(self, node: int, connection: Connection) -> DirectConnection | None:
         """The connection to a broker, for one `ask`; None if there is none yet or it is in use.
@@ -377,12 +406,14 @@ class DirectConnection:
         self._holder = 0  # the thread that holds it
         self._is_closing = False
         self._sock = sock
-        self._client_id = client_id
+        self.client_id = client_id
         self._receiver = FrameReceiver(_MOST_ANSWER_BYTES)
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
-        self._correlation_id = 0
+        self.correlation_id = 0  # of the last request
         self._usual_s = 0.0
+        self._asleep = 0  # responses that are not polled for
+        self._asleep_next = _LEAST_ASLEEP
         self._timer: asyncio.TimerHandle | None = None
 
     # --- the thread that waits
@@ -406,9 +437,17 @@ class DirectConnection:
     def send(self, api_key: ApiKey, message: Message, version: int) -> None:
         """Send a request; it is in flight when this returns."""
         self._api_key, self._version = api_key, version
-        self._correlation_id = self._correlation_id % _MAX_CORRELATION + 1
-        chunks = encode_request(api_key, version, self._correlation_id, self._client_id, message)
-        data = _EMPTY.join(chunks)  # type: ignore[arg-type]
+        self.correlation_id = self.correlation_id % _MAX_CORRELATION + 1
+        chunks = encode_request(api_key, version, self.correlation_id, self.client_id, message)
+        self._send(_EMPTY.join(chunks))  # type: ignore[arg-type]
+
+    def send_batch(self, exchange: BatchExchange, records: Buffer) -> None:
+        """The same for a request with this batch."""
+        self._api_key, self._version = ApiKey.PRODUCE, exchange.version
+        self.correlation_id = self.correlation_id % _MAX_CORRELATION + 1
+        self._send(exchange.request(self.correlation_id, records))
+
+    def _send(self, data: bytes) -> None:
         try:
             sent = self._sock.send(data)
         except OSError as error:
@@ -418,14 +457,23 @@ class DirectConnection:
 
     def answer(self, patience_s: float) -> Any:
         """The response; None if it does not arrive in time, but may arrive later."""
+        frame = self.receive(patience_s)
+        return None if frame is None else self.decoded(frame)
+
+    def receive(self, patience_s: float) -> Frame | None:
+        """The bytes of the response; None if it does not arrive in time, but may arrive later."""
         began_s = time.perf_counter()
         awake_until_s = self._doze(began_s) if patience_s > _WORTH_S else began_s
         receiver, receive = self._receiver, self._sock.recv_into
+        looked_s = time.perf_counter()
         while True:
             try:
                 count = receive(receiver.get_buffer())
             except BlockingIOError:
                 now_s = time.perf_counter()
+                if awake_until_s > began_s and now_s - looked_s > _CROWDED_S:
+                    awake_until_s = self._sleep_from_now_on()
+                looked_s = now_s
                 if now_s < awake_until_s:
                     _yield_processor()  # the broker may be waiting for this processor
                     continue
@@ -433,6 +481,7 @@ class DirectConnection:
                 if left_s <= 0 or not self._poll.poll(left_s * 1000):
                     self._usual_s = _SLOW_S
                     return None
+                awake_until_s = began_s  # awake no more
                 continue
             except OSError as error:
                 raise NotConnected(self.node, f"the connection broke: {error}") from error
@@ -440,29 +489,53 @@ class DirectConnection:
                 raise NotConnected(self.node, "the broker closed the connection")
             try:
                 frames = receiver.received(count)
-                if frames:
-                    took_s = min(time.perf_counter() - began_s, _SLOW_S)
-                    self._usual_s += (took_s - self._usual_s) / _MEMORY
-                    return self._decoded(frames)
             except WireError as error:
-                raise ProtocolViolation(self.node, f"in response to {self._api_key.name}: {error}") from error
+                raise self._violation(error) from error
+            if frames:
+                now_s = time.perf_counter()
+                if awake_until_s > began_s and now_s - looked_s > _CROWDED_S:
+                    self._sleep_from_now_on()
+                self._usual_s += (min(now_s - began_s, _SLOW_S) - self._usual_s) / _MEMORY
+                if len(frames) > 1:
+                    raise self._violation(WireError(f"{len(frames)} responses to one request"))
+                return frames[0]
 
     def _doze(self, now_s: float) -> float:
         """Sleep for half of the usual response time; returns until when to poll after that."""
         usual_s = self._usual_s
         if usual_s >= _WORTH_S or not _MAY_STAY_AWAKE:
             return now_s
+        if self._asleep:
+            self._asleep -= 1
+            return now_s
+        self._asleep_next = max(self._asleep_next - 1, _LEAST_ASLEEP)
         nap_s = usual_s / 2 - _WAKING_S
-        if nap_s > _WAKING_S:
-            time.sleep(nap_s)
-        return time.perf_counter() + _AWAKE_S
+        if nap_s <= _WAKING_S:
+            return now_s + _AWAKE_S
+        time.sleep(nap_s)
+        woken_s = time.perf_counter()
+        if woken_s - now_s - nap_s > _CROWDED_S:
+            return self._sleep_from_now_on()
+        return woken_s + _AWAKE_S
 
-    def _decoded(self, frames: list[bytes | memoryview]) -> Message:
-        header, position = decode_response(self._api_key, self._version, frames[0])
-        if header.correlation_id != self._correlation_id or len(frames) > 1:
-            raise WireError(f"correlation id {header.correlation_id}, expected {self._correlation_id}")
-        message: Message = response_codec(self._api_key, self._version).decode(frames[0], position)[0]
-        return message
+    def _sleep_from_now_on(self) -> float:
+        """Others had the processor for long. A thread that sleeps gets it back as soon as there is a response; one that
+        polls has used its share, and waits for the others to use theirs."""
+        self._asleep, self._asleep_next = self._asleep_next, min(self._asleep_next * 2, _MOST_ASLEEP)
+        return 0.0
+
+    def decoded(self, frame: Frame) -> Any:
+        """The message of a response."""
+        try:
+            header, position = decode_response(self._api_key, self._version, frame)
+            if header.correlation_id != self.correlation_id:
+                raise WireError(f"correlation id {header.correlation_id}, expected {self.correlation_id}")
+            return response_codec(self._api_key, self._version).decode(frame, position)[0]
+        except WireError as error:
+            raise self._violation(error) from error
+
+    def _violation(self, error: WireError) -> ProtocolViolation:
+        return ProtocolViolation(self.node, f"in response to {self._api_key.name}: {error}")
 
     # --- the event loop
 
@@ -506,6 +579,65 @@ class DirectConnection:
         self._is_closing = True  # first, so that of two threads at least one sees it
         if not self._holder:
             self._sock.close()
+
+
+class BatchExchange:
+    """Produce requests with one batch of a partition, and their plain acknowledgements, as bytes.
+
+    Of a request, the correlation id, the batch and their sizes differ from one to the next; of a response, the
+    correlation id and the base offset. What is around them is taken from what the codec has written, and read, before.
+    """
+
+    __slots__ = ("_after", "_before", "_head", "_is_flexible", "_partition", "_place", "_tail", "_topic", "version")
+
+    def __init__(self, version: int, client_id: str | None, message: ProduceRequest) -> None:
+        """`message` has one batch of this partition."""
+        self.version = version
+        (topic,) = message.topic_data
+        (partition,) = topic.partition_data
+        self._topic, self._partition = topic.name, partition.index
+        partition.records = _MARK
+        whole = _EMPTY.join(encode_request(ApiKey.PRODUCE, version, 0, client_id, message))  # type: ignore[arg-type]
+        head, _, self._tail = whole.rpartition(_MARK)  # what follows the batch is of fixed size
+        length = _INT32.pack(len(_MARK))
+        self._is_flexible = not head.endswith(length)
+        self._head = head[_PREFIX.size : -1 if self._is_flexible else -len(length)]
+        self._place = 0  # of the base offset; 0 before the first plain response
+        self._before = self._after = _EMPTY
+
+    def request(self, correlation_id: int, records: Buffer) -> bytes:
+        """The request with a batch."""
+        count = len(records)
+        length = uvarint(count + 1) if self._is_flexible else _INT32.pack(count)
+        size = _PREFIX.size - _INT32.size + len(self._head) + len(length) + count + len(self._tail)
+        prefix = _PREFIX.pack(size, ApiKey.PRODUCE, self.version, correlation_id)
+        return _EMPTY.join((prefix, self._head, length, records, self._tail))
+
+    def stored(self, response: Frame, correlation_id: int) -> tuple[int, int] | None:
+        """Base offset and append time (-1: the records') of a response that is as the last plain one; else None."""
+        place = self._place
+        if not place or response[_INT32.size : place] != self._before or response[place + _INT64.size :] != self._after:
+            return None
+        if _INT32.unpack_from(response)[0] != correlation_id:
+            return None
+        return _INT64.unpack_from(response, place)[0], -1
+
+    def learn(self, response: Frame, message: ProduceResponse) -> tuple[int, int] | None:
+        """The same for a response that was decoded; None if it is not a plain acknowledgement."""
+        answers = [(topic.name, each) for topic in message.responses for each in topic.partition_responses]
+        if message.throttle_time_ms or len(answers) != 1:
+            return None
+        ((topic, answer),) = answers
+        is_here = topic == self._topic and answer.index == self._partition
+        if answer.error_code or answer.current_leader.leader_id >= 0 or not is_here:
+            return None
+        data, wanted = bytes(response), _INT64.pack(answer.base_offset)
+        place = data.find(wanted, _INT32.size)
+        # Another field may have the same value: a later response tells them apart.
+        is_certain = answer.log_append_time_ms < 0 and data.find(wanted, place + 1) < 0
+        self._place = place if is_certain else 0
+        self._before, self._after = data[_INT32.size : place], data[place + _INT64.size :]
+        return answer.base_offset, answer.log_append_time_ms
 
 
 async def open_direct_connection(connection: Connection, version: int, timeout_ms: float) -> DirectConnection | None:

@@ -56,6 +56,7 @@ from penstock.client.producer.transaction_manager import (
 from penstock.client.serializers.base import AnyEncoder, Encoder, encoder_from
 from penstock.client.settings import Metrics, settings_from
 from penstock.client.transactions import GroupMetadata, PreparedTransaction
+from penstock.records.kernel import TopicLanes, lanes_first
 
 if TYPE_CHECKING:
     import pyarrow
@@ -369,6 +370,7 @@ class Producer(Generic[K, V]):
         self._settings = settings
         self._encodes = key is not None or value is not None
         self._fast = self._core.fast
+        self._lanes: dict[str, TopicLanes[Delivery]] = {} if self._encodes else self._fast
         self._moment = self._core.moment
         self._closing = threading.Lock()
         self._is_closed = False
@@ -376,6 +378,7 @@ class Producer(Generic[K, V]):
 
     # --- sending
 
+    @lanes_first
     def send(
         self,
         topic: str,

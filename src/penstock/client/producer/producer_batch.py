@@ -25,7 +25,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from penstock.client.errors import BatchRejected
 from penstock.client.producer.interceptors import BatchInfo
@@ -33,7 +33,7 @@ from penstock.client.producer.settings import ProducerSettings
 from penstock.records import CREATE_TIME
 from penstock.records.batch import decode_batch
 from penstock.records.compression import Codec
-from penstock.records.kernel import BatchBuilder, Callbacks
+from penstock.records.kernel import BatchBuilder, Callbacks, run_callbacks
 from penstock.records.legacy import LegacyMessage, encode_message_set
 
 if TYPE_CHECKING:
@@ -50,7 +50,6 @@ _log = logging.getLogger("penstock.producer")
 _FIRST_WITH_TIMESTAMPS: Final = 2
 _KNOWN_FOR_MS: Final = 3_600_000.0
 """Brokers forget an idle producer, after a day by default."""
-_new_metadata: Final[Any] = tuple.__new__
 
 
 # --------------------------------------------------------------------------------------------------- sequence numbers
@@ -259,25 +258,10 @@ class Completion:
         return False
 
     def _call_back(self, callbacks: list[Any]) -> None:
-        pairs = iter(callbacks)
-        topic, partition, base, stamps = self.topic, self.partition, self.base_offset, self.stamps
-        is_stored = self.error is None and self._parts is None and base >= 0
-        stamp, first, end = (stamps, 0, sys.maxsize) if isinstance(stamps, int) else (-1, 0, 0)
-        for argument, callback in zip(pairs, pairs, strict=True):
-            try:
-                if type(argument) is int:
-                    if is_stored:
-                        if not first <= argument < end:  # neighbours mostly share their timestamp
-                            stamp, first, end = cast(Timestamps, stamps).run_at(argument)
-                        callback(None, _new_metadata(RecordMetadata, (topic, partition, base + argument, stamp)))
-                    else:
-                        callback(*self._report(argument))
-                elif argument is None:
-                    callback()
-                else:
-                    callback(argument)
-            except (Exception, SystemExit):  # noqa: BLE001 - the application's code must not keep the others from running
-                _log.exception("a delivery callback raised")
+        is_stored = self.error is None and self._parts is None and self.base_offset >= 0
+        stored = (RecordMetadata, self.topic, self.partition, self.base_offset, self.stamps) if is_stored else None
+        # The application's code must not keep the others' from running.
+        run_callbacks(callbacks, stored, self._report, _log_what_was_raised)
 
     def _report(self, index: int) -> tuple[Exception | None, RecordMetadata]:
         """The arguments of an `on_delivery` callback."""
@@ -367,6 +351,10 @@ def wait_for_all(completions: Sequence[Completion], timeout_s: float | None) -> 
         return all(completion.wait() for completion in completions)
     deadline = time.monotonic() + timeout_s
     return all(completion.is_done or completion.wait(deadline - time.monotonic()) for completion in completions)
+
+
+def _log_what_was_raised() -> None:
+    _log.exception("a delivery callback raised")
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

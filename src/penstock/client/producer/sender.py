@@ -405,19 +405,23 @@ class Sender:
             return None
         return state.connection, state.version
 
-    def acknowledged_alone(self, request: OutgoingRequest, response: ProduceResponse) -> bool:
-        """End the only batch of a request, in any thread, if the response is a plain acknowledgement."""
-        batch = request.batches[0]
-        answer = partition_responses(response).get((batch.topic, batch.partition))
-        is_plain = answer is not None and answer.code is ErrorCode.NONE and answer.leader < 0
-        if answer is None or not is_plain or response.throttle_time_ms > 0 or self._is_ended:
+    def acknowledge_alone(self, batch: ProducerBatch, base_offset: int, append_time_ms: int) -> bool:
+        """End the only batch of a request, in any thread, for a plain acknowledgement; False if the producer ends."""
+        if self._is_ended:
             return False
+        accumulator = self._accumulator
         with self._lock:
             now_ms = self._clock.monotonic_ms()
-            end, _ = self._settlement.settle(batch, answer, now_ms)
+            end = self._settlement.acknowledge(batch, base_offset, append_time_ms, now_ms)
         if end is not None:
-            self._end([(batch, end)], now_ms)
-        if not self._accumulator.has_nothing_due:
+            batch.acknowledge(*end)
+            with self._lock:
+                accumulator.counters.acknowledged(batch, now_ms)
+                accumulator.finished(batch)
+            self._on_freed()
+            if self._transactions is not None:
+                self._transactions.drop_after_failure()
+        if not accumulator.has_nothing_due:
             self.wake()
         return True
 
@@ -650,6 +654,8 @@ class Settlement:
 
     def settle(self, batch: ProducerBatch, answer: PartitionResponse | BaseException, now_ms: float) -> Settled:
         """Apply the broker's response for a batch, or the error that took its place."""
+        if isinstance(answer, PartitionResponse) and answer.code is ErrorCode.NONE:
+            return Settled(self.acknowledge(batch, answer.base_offset, answer.append_time_ms, now_ms))
         batch.queue.answered(batch)
         self._accumulator.touch(batch.queue)
         if batch.is_done:
@@ -667,8 +673,7 @@ class Settlement:
         elif decision.is_uncertain:
             batch.is_uncertain = batch.is_numbered
         if isinstance(answer, PartitionResponse) and decision.verdict is Verdict.ACKNOWLEDGE:
-            batch.queue.sequences.stored(batch.numbers, now_ms)
-            return Settled(Acknowledged(answer.base_offset, batch.stamps_for(answer.append_time_ms)))
+            return Settled(self._stored(batch, answer.base_offset, answer.append_time_ms, now_ms))
         error = batch.last_error = _error_of(batch, answer)
         if decision.verdict is Verdict.AGAIN:
             # A batch that came too early waits for its turn, not for a backoff.
@@ -686,6 +691,22 @@ class Settlement:
         else:
             return Settled(error, decision.refresh)
         return Settled(None, decision.refresh)
+
+    def acknowledge(
+        self, batch: ProducerBatch, base_offset: int, append_time_ms: int, now_ms: float
+    ) -> Acknowledged | None:
+        """The broker has stored a batch; None if it is done already."""
+        batch.queue.answered(batch)
+        self._accumulator.touch(batch.queue)
+        if batch.is_done:
+            return None
+        batch.is_uncertain = False
+        return self._stored(batch, base_offset, append_time_ms, now_ms)
+
+    @staticmethod
+    def _stored(batch: ProducerBatch, base_offset: int, append_time_ms: int, now_ms: float) -> Acknowledged:
+        batch.queue.sequences.stored(batch.numbers, now_ms)
+        return Acknowledged(base_offset, batch.stamps_for(append_time_ms))
 
     def backoff_ms(self, failures: int) -> float:
         """The wait after this many failures in a row."""
