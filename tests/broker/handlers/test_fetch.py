@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Any
 
@@ -25,6 +24,7 @@ from penstock.broker.broker import Broker
 from penstock.records import Codec
 from penstock.records.batch import EndMarker, encode_marker
 from penstock.records.legacy import decode_message_set
+from penstock.runtime.socket_io import PageMover
 from penstock.testing.embedded_broker import EmbeddedBroker
 from penstock.wire.protocol import ApiKey, ErrorCode
 from penstock.wire.schemas.fetch import FetchResponse, ForgottenTopic, PartitionData
@@ -48,20 +48,24 @@ def errors_of(answer: FetchResponse) -> list[int]:
 # --- the way of the bytes
 
 
-def test_a_large_fetch_leaves_the_log_by_sendfile(
-    broker: Broker, client: WireClient, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("by", ["a pipe", "sendfile"])
+def test_the_records_of_a_large_fetch_are_not_copied(
+    broker: Broker, client: WireClient, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     topic = make_topic(broker)
     batch = batch_of(*[b"x" * 1000] * 500)
     client.produce(topic, batch)
-    sendfile = os.sendfile
+    send = PageMover.send
     sent: list[int] = []
 
-    def counted(out: int, descriptor: int, position: int, count: int) -> int:
-        sent.append(sendfile(out, descriptor, position, count))
-        return sent[-1]
+    def counted(mover: PageMover, *where: int) -> tuple[int, int]:
+        if by == "sendfile":
+            mover.close()
+        result = send(mover, *where)
+        sent.append(result[0])
+        return result
 
-    monkeypatch.setattr(os, "sendfile", counted)
+    monkeypatch.setattr(PageMover, "send", counted)
     data = bytes_of(client.fetch(topic))
     assert sum(sent) == len(data) == len(batch)
     assert len(records_in(data)) == 500
