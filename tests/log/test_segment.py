@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import struct
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from tests.log.log_stories import NOW_MS, Served, batch_of, content_of, overwrite, path_of, served
@@ -205,6 +206,53 @@ def test_a_read_is_cut_between_batches_wherever_the_limit_falls(interval: int, s
         assert len(data) >= min(limit - interval - 2 * BATCH, 10 * BATCH)
 
 
+@pytest.mark.parametrize("interval", [0, 500, 10**6])
+def test_readers_that_continue_where_they_stopped_are_not_searched_for(
+    interval: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = disk()
+    segment_of(files, 40, interval=interval).close()
+    segment = loaded(files, interval=interval)
+    searched: list[int] = []
+    find = Segment._find
+
+    def counted(self: Segment, offset: int) -> Any:
+        searched.append(offset)
+        return find(self, offset)
+
+    monkeypatch.setattr(Segment, "_find", counted)
+    first, second = 0, 20
+    for limit in (5 * BATCH, 4 * BATCH, BATCH + 1, 6 * BATCH):
+        for number in range(2):
+            offset = (first, second)[number]
+            found = offsets_of(segment.read(offset, limit))
+            assert found == [*range(offset, found[-1] + 1, 2)]
+            first, second = (found[-1] + 2, second) if number == 0 else (first, found[-1] + 2)
+    assert searched == [0, 20]
+
+
+def test_where_a_reader_would_have_continued_is_forgotten_with_what_is_cut() -> None:
+    segment = segment_of(disk(), 20)
+    region = segment.read(0, 10 * BATCH)
+    assert region is not None
+    following = offsets_of(region)[-1] + 2
+    segment.truncate(2 * BATCH)
+    other = batch_of(7, records=4, base_offset=segment.next_offset)
+    segment.append(other, scan(other).headers)
+    put(segment, *range(following))
+    place = segment.locate(following)
+    assert place is not None
+    assert place.header.base_offset <= following <= place.header.last_offset
+    assert offsets_of(segment.read(following, BATCH)) == [place.header.base_offset]
+
+
+def test_places_where_readers_continue_are_few() -> None:
+    segment = segment_of(disk(), 100)
+    for offset in range(0, 180, 2):
+        segment.read(offset, 2 * BATCH)
+        assert len(segment._continued) <= 8
+
+
 def test_a_read_stops_at_the_position_of_the_high_watermark() -> None:
     segment = segment_of(disk(), 10)
     assert offsets_of(segment.read(0, 10**6, 3 * BATCH)) == [0, 2, 4]
@@ -229,7 +277,7 @@ def test_an_index_entry_that_points_into_a_batch_does_not_cut_one() -> None:
     overwrite(files, path(0, ".index"), bytes(entries))
     segment = loaded(files)
     assert offsets_of(segment.read(0, 5 * BATCH)) == [0, 2, 4, 6, 8]
-    place = segment.locate(10)
+    place = segment.locate(11)
     assert place is not None
     assert place.header.base_offset == 10
     assert segment.index.entries()[1].value == 4 * BATCH, "the index was rebuilt"

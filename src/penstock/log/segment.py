@@ -42,6 +42,7 @@ UNKNOWN_TIMESTAMP: Final = -(2**62)
 
 _FLUSH_INDEX_ENTRIES: Final = 64
 _MAX_OPEN_SEGMENTS: Final = 8
+_MAX_CONTINUED: Final = 8
 _MANIFEST_MAGIC: Final = b"PSM1"
 _MANIFEST_HEAD: Final = Struct("<4sqI")  # magic, the folder's modification time in ns, number of rows
 _MANIFEST_CRC: Final = Struct("<I")
@@ -146,6 +147,7 @@ class Segment:
         self.walked: list[Run] | None = None  # headers that recovery keeps for the replay
         self.recovered_from = 0  # the position where the last recovery started to walk
         self.trusted_offset = base_offset  # the offset at that position
+        self._continued: dict[int, Place] = {}  # where readers continue that got everything before, by offset
 
     # --- files
 
@@ -306,6 +308,9 @@ class Segment:
         tail = self.tail_header
         if tail is not None and offset >= tail.base_offset:
             return Place(self.tail_position, tail)
+        continued = self._continued.get(offset)
+        if continued is not None:
+            return continued
         found = self._find(offset)
         if isinstance(found, str):
             self.rebuild_indexes()
@@ -399,7 +404,7 @@ class Segment:
         """An offset above all records before `position`, as near as the index tells."""
         with contextlib.suppress(OSError):
             entry = self.index.ceiling_value(position)
-            if entry is not None and self._is_batch_start(entry):
+            if entry is not None and self._batch_at(entry) is not None:
                 return self.base_offset + entry.key
         return self.next_offset
 
@@ -410,19 +415,34 @@ class Segment:
             return end
         with contextlib.suppress(OSError):
             entry = self.index.floor_value(wanted)
-            if entry is not None and entry.value > end and self._is_batch_start(entry):
-                return entry.value
+            if entry is not None and entry.value > end:
+                found = self._batch_at(entry)
+                if found is not None:
+                    self._continue_at(found)
+                    return entry.value
         for place in walk_headers(self.file, end, self.size):
             # Damage further on does not affect the batches before it.
-            if isinstance(place, str) or place.end > wanted:
+            if isinstance(place, str):
+                break
+            if place.end > wanted:
+                self._continue_at(place)
                 break
             end = place.end
         return end
 
-    def _is_batch_start(self, entry: Entry) -> bool:
+    def _batch_at(self, entry: Entry) -> Place | None:
+        """The batch that an index entry names; None if it is not there."""
         found = scan(self.file.read_at(entry.value, HEADER_SIZE), verify=False, whole=False)
         named = self.base_offset + entry.key
-        return bool(found.headers) and found.headers[0].base_offset <= named <= found.headers[0].last_offset
+        if found.headers and found.headers[0].base_offset <= named <= found.headers[0].last_offset:
+            return Place(entry.value, found.headers[0])
+        return None
+
+    def _continue_at(self, place: Place) -> None:
+        """Remember the batch after a region: its reader will ask for it next."""
+        if len(self._continued) >= _MAX_CONTINUED:
+            self._continued.clear()
+        self._continued[place.header.base_offset] = place
 
     def _verify(self, start: int, end: int, epochs: LeaderEpochs | None) -> int:
         """Verify what was not yet verified in [start, end). Returns where the sound part ends, after `start`."""
@@ -545,6 +565,7 @@ class Segment:
         self.since_index = 0
         self.tail_header = None
         self._broken = None
+        self._continued.clear()
 
     def truncate(self, position: int) -> None:
         """Cut the log at a batch boundary, durably, and the indexes with it."""
