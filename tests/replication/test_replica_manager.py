@@ -85,6 +85,26 @@ def test_topic_deleted_and_recreated_in_one_image_begins_empty() -> None:
     assert host.values() == []
 
 
+def test_topic_that_was_recreated_while_its_broker_started_begins_empty(caplog: pytest.LogCaptureFixture) -> None:
+    """The broker had opened the log of the deleted topic, and then got an image without the topic."""
+    host = Host(1)
+    image = cluster(1, 5, replicas=(1,), isr=(1,))
+    host.take(image)
+    host.append(b"old")
+    again = replace(image.topics[TOPIC], topic_id=bytes(reversed(range(16))))
+    for between in ([image.without_topic(TOPIC)], []):
+        host = host.restart()
+        for each in between:
+            host.take(each)
+        assert host.logs.holds(TOPIC, 0)
+        host.take(image.without_topic(TOPIC).with_topic(again))
+        assert host.changed.leaders[0].topic_id == again.topic_id
+        assert host.values() == []
+        assert "log of a deleted topic removed: partition=t-0" in caplog.text.replace(TOPIC, "t")
+        host.append(b"old")
+        again = replace(again, topic_id=bytes(range(16, 32)))
+
+
 def test_log_that_cannot_be_created_leaves_out_only_its_partition(caplog: pytest.LogCaptureFixture) -> None:
     host = Host(1)
     host.take(ClusterImage(cluster_id="c"))

@@ -29,6 +29,7 @@ from penstock.log.errors import DiskFull, LogError, TooManyOpenFiles
 from penstock.log.group_commit import GroupCommit
 from penstock.log.log_dirs.log_directory import NewLog
 from penstock.log.log_dirs.log_manager import LogManager
+from penstock.log.partition_log import PartitionLog
 from penstock.log.settings import LogSettings
 from penstock.replication.follower import ReplicaFetcherManager, Throttle
 from penstock.replication.isr import Proposal
@@ -320,7 +321,7 @@ class ReplicaManager:
         self, topic: TopicImage, index: int, settings: ReplicaSettings, *, is_new: bool, again: bool = False
     ) -> Partition | None:
         try:
-            log = self.logs.get(topic.name, index)
+            log = self._log_of(topic, index)
             if log is None:
                 now_ms = self._clock.now_ms()
                 log = self.logs.create(topic.name, index, topic.topic_id, settings.log, now_ms, is_new=is_new)
@@ -339,6 +340,18 @@ class ReplicaManager:
         )  # fmt: skip
         self._partitions.setdefault(topic.name, {})[index] = partition
         return partition
+
+    def _log_of(self, topic: TopicImage, index: int) -> PartitionLog | None:
+        """The log of this topic, or None. One of a deleted topic of the same name goes.
+
+        There is one if the topic was deleted while this broker started, after it had read the tree. Raises LogError.
+        """
+        hosted = self.logs.find(topic.name, index)
+        if hosted is None or hosted.topic_id in {None, topic.topic_id}:
+            return None if hosted is None else hosted.log
+        logger.warning("log of a deleted topic removed: partition=%s-%d", topic.name, index)
+        self.logs.delete(topic.name, index, self._clock.now_ms())
+        return None
 
     def _give_role(self, partition: Partition, state: PartitionImage, changes: LeadershipChanges) -> None:
         if self.fetchers is not None and partition.log.failure is not None:
