@@ -27,7 +27,7 @@ from penstock.broker.broker import Broker
 from penstock.log import validation
 from penstock.log.settings import LogSettings
 from penstock.records import CREATE_TIME, HEADER_SIZE, Codec, TooLarge, encode_batch, scan
-from penstock.records.batch import payload_of as payload_in_batch
+from penstock.records.batch import pooled_payload_of
 from penstock.records.compression import compress
 from penstock.records.kernel import write_header
 from penstock.records.legacy import LegacyMessage, encode_message_set
@@ -271,9 +271,9 @@ def test_failed_decompression_counts_too(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def counted(batches: Any, header: Any, limit: int) -> Any:
         taken.append(limit)
-        return payload_in_batch(batches, header, limit)
+        return pooled_payload_of(batches, header, limit)
 
-    monkeypatch.setattr(validation, "payload_of", counted)
+    monkeypatch.setattr(validation, "pooled_payload_of", counted)
     budget = validation.Budget()
     budget.decompressed_bytes = LARGE // 2
     for _ in range(10):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import random
 import subprocess
 import sys
 import warnings
@@ -21,11 +22,14 @@ from hypothesis import strategies as st
 from penstock.records.compression import (
     LEVELS,
     PIECE_BYTES,
+    POOLED_BYTES,
     Codec,
     _lz4_header_checksum,
     _xxh32_of_few,
     compress,
     decompress,
+    decompress_pooled,
+    release,
 )
 from penstock.records.errors import CorruptBatch, TooLarge, UnsupportedCodec
 
@@ -230,6 +234,35 @@ def test_lz4_of_linked_blocks_with_all_checksums_is_read() -> None:
     assert decompress(Codec.LZ4, packed, LIMIT) == JSON
 
 
+LZ4_FRAMES: dict[str, dict[str, Any]] = {
+    "one block": {},
+    "header's size": {"store_size": True},
+    "checksums": {"content_checksum": True, "block_checksum": True},
+    "linked": {"block_linked": True},
+    "large blocks": {"block_size": 7},
+    "high level": {"compression_level": 12},
+}
+
+
+@pytest.mark.parametrize("name", LZ4_FRAMES)
+@pytest.mark.parametrize("size", [10, 1 << 16, (1 << 16) + 1, 300_000, POOLED_BYTES + 1])
+def test_lz4_of_every_writer_is_read(name: str, size: int) -> None:
+    for data in ((JSON * (size // len(JSON) + 1))[:size], random.Random(size).randbytes(size)):
+        packed = lz4.frame.compress(data, **LZ4_FRAMES[name])
+        assert decompress(Codec.LZ4, packed, size) == data
+        with pytest.raises(TooLarge):
+            decompress(Codec.LZ4, packed, size - 1)
+
+
+def test_lz4_of_a_writer_that_flushes_often_is_read() -> None:
+    for blocks in (63, 64, 65, 3000):
+        writer = lz4.frame.LZ4FrameCompressor(block_linked=False, auto_flush=True)
+        packed = writer.begin() + b"".join(writer.compress(JSON[:100]) for _ in range(blocks)) + writer.flush()
+        assert decompress(Codec.LZ4, packed, blocks * 100) == JSON[:100] * blocks
+        with pytest.raises(TooLarge):
+            decompress(Codec.LZ4, packed, blocks * 100 - 1)
+
+
 @pytest.mark.parametrize(
     ("data", "digest"),
     [(b"", 0x02CC5D05), (b"a", 0x550D7456), (b"abc", 0x32D153FF), (b"abcd", 0xA3643705)],
@@ -304,6 +337,59 @@ def test_what_takes_several_pieces_comes_out_whole(codec: Codec, size: int) -> N
             decompress(codec, packed, size - 1)
         with pytest.raises(CorruptBatch):
             decompress(codec, packed[:-1], size)
+
+
+@pytest.mark.parametrize("codec", COMPRESSING)
+@pytest.mark.parametrize(
+    "size", [0, 1, 1 << 16, (1 << 16) + 1, 1 << 20, POOLED_BYTES - 1, POOLED_BYTES, POOLED_BYTES + 1]
+)
+def test_pooled_memory_holds_the_same_whatever_was_in_it_before(codec: Codec, size: int) -> None:
+    for letter in (b"0123456789abcdef\n", b"\xff"):
+        data = (letter * (size // len(letter) + 1))[:size]
+        buffer, end = decompress_pooled(codec, compress(codec, data), size)
+        assert (end, bytes(memoryview(buffer)[:end])) == (size, data)
+        release(buffer)
+
+
+@pytest.mark.parametrize("codec", COMPRESSING)
+def test_pooled_memory_belongs_to_one_content_until_it_is_released(codec: Codec) -> None:
+    contents = [bytes((number,)) * 300_000 for number in range(6)]
+    held = [decompress_pooled(codec, compress(codec, content), LIMIT) for content in contents]
+    assert [bytes(memoryview(buffer)[:end]) for buffer, end in held] == contents
+    for buffer, _ in held:
+        release(buffer)
+    again, _ = decompress_pooled(codec, compress(codec, contents[0]), LIMIT)
+    assert any(again is buffer for buffer, _ in held)
+
+
+def test_other_memory_does_not_get_into_the_pool() -> None:
+    others: list[Any] = [bytearray(LIMIT), bytes(LIMIT), memoryview(bytearray(LIMIT))]
+    release(*others)
+    buffers = [decompress_pooled(Codec.LZ4, compress(Codec.LZ4, bytes(300_000)), LIMIT)[0] for _ in range(6)]
+    assert not any(buffer is other for buffer in buffers for other in others)
+
+
+@pytest.mark.parametrize("codec", COMPRESSING)
+def test_threads_may_use_the_pool_at_the_same_time(codec: Codec) -> None:
+    contents = [JSON[start : start + 40_000] * 8 for start in range(0, 40_000, 5000)]
+
+    def round_trip(data: bytes) -> bytes:
+        buffer, end = decompress_pooled(codec, compress(codec, data), LIMIT)
+        plain = bytes(memoryview(buffer)[:end])
+        release(buffer)
+        return plain
+
+    with ThreadPoolExecutor(max_workers=6) as pool:
+        assert list(pool.map(round_trip, contents * 5)) == contents * 5
+
+
+def test_members_of_gzip_longer_than_the_trailer_says_come_out_whole() -> None:
+    first = JSON * 40
+    for start in (first, first * 2):
+        packed = compress(Codec.GZIP, start) + compress(Codec.GZIP, b"the end")
+        buffer, end = decompress_pooled(Codec.GZIP, packed, 2 * POOLED_BYTES + LIMIT)
+        assert bytes(memoryview(buffer)[:end]) == start + b"the end"
+        release(buffer)
 
 
 def test_members_of_gzip_that_take_several_pieces_come_out_whole() -> None:

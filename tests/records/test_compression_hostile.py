@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import subprocess
 import sys
+from unittest import mock
 
 import cramjam
 import lz4.frame
@@ -13,7 +14,8 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.records.compression import Codec, compress, decompress
+from penstock.records import compression
+from penstock.records.compression import Codec, _decompress_long_lz4, compress, decompress, decompress_pooled, release
 from penstock.records.errors import CorruptBatch, TooLarge
 
 TEXT = b"".join(b"%d bottles of water on the wall, " % i for i in range(60))
@@ -126,6 +128,18 @@ def test_snappy_blocks_share_one_limit() -> None:
         decompress(Codec.SNAPPY, stream, 9_999)
 
 
+def test_snappy_of_very_many_blocks_is_read_up_to_the_limit() -> None:
+    block = bytes(cramjam.snappy.compress_raw(b"x" * 100))
+    sized = len(block).to_bytes(4, "big") + block
+    for count in (255, 256, 257, 5000):
+        stream = XERIAL_HEADER + sized * count
+        assert decompress(Codec.SNAPPY, stream, 100 * count) == b"x" * 100 * count
+        with pytest.raises(TooLarge):
+            decompress(Codec.SNAPPY, stream, 100 * count - 1)
+        with pytest.raises(CorruptBatch):
+            decompress(Codec.SNAPPY, stream + b"\0\0\0\0", 100 * count)
+
+
 def test_the_densest_snappy_there_is_passes_the_check_on_claims() -> None:
     literal, copies = b"\x00a", b"\xfe\x01\x00" * 1000  # one byte, then copies of 64 bytes from one byte back
     claim = 1 + 64 * 1000
@@ -177,6 +191,40 @@ def test_zstd_frames_share_one_limit() -> None:
             decompress(Codec.ZSTD, frame * 3, 3 * len(TEXT) - 1)
 
 
+@pytest.mark.parametrize("size", [1000, 300_000])
+def test_a_wrong_checksum_of_zstd_is_corrupt(size: int) -> None:
+    data = (TEXT * 200)[:size]
+    streaming = zstandard.ZstdCompressor(write_checksum=True).compressobj()
+    for packed in (
+        zstandard.ZstdCompressor(write_checksum=True).compress(data),
+        streaming.compress(data) + streaming.flush(),
+    ):
+        wrong = packed[:-1] + bytes((packed[-1] ^ 1,))
+        for read in (decompress, decompress_pooled):
+            with pytest.raises(CorruptBatch):
+                read(Codec.ZSTD, wrong, LIMIT)
+        assert decompress(Codec.ZSTD, packed, LIMIT) == data
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_large_streams_that_are_cut_or_go_on_are_rejected_in_pooled_memory_too(name: str) -> None:
+    codec, _ = STREAMS[name]
+    data = TEXT * 200
+    stream = {
+        "gzip members": gzip.compress(data) + gzip.compress(data),
+        "raw snappy": bytes(cramjam.snappy.compress_raw(data)),
+        "lz4 with checksums": lz4.frame.compress(data, content_checksum=True, block_checksum=True),
+        "zstd without size": unsized_zstd(data),
+        "zstd with checksum": zstandard.ZstdCompressor(write_checksum=True).compress(data),
+    }.get(name, compress(codec, data))
+    for bad in (stream[:-1], stream[: len(stream) // 3], stream + b"\0", b"\xff" * 9 + stream[9:]):
+        with pytest.raises((CorruptBatch, TooLarge)):
+            decompress_pooled(codec, bad, LIMIT)
+    buffer, end = decompress_pooled(codec, stream, LIMIT)
+    assert bytes(memoryview(buffer)[:end]) in (data, data * 2)
+    release(buffer)
+
+
 def test_zstd_works_again_after_an_error() -> None:
     for bad in (zstd_frame(4, zstd_block(0, 5, b"hello")), unsized_zstd(bytes(LIMIT + 1))):
         with pytest.raises((CorruptBatch, TooLarge)):
@@ -194,6 +242,47 @@ def test_an_lz4_header_that_claims_petabytes_is_rejected() -> None:
 def test_an_lz4_header_checksum_that_is_wrong_counts_from_magic_1_on() -> None:
     with pytest.raises(CorruptBatch):
         decompress(Codec.LZ4, compress(Codec.LZ4, TEXT, magic=0), LIMIT, magic=1)
+
+
+LZ4_TEXT = b"".join(b"%d bottles of water on the wall, " % i for i in range(12_000))
+LZ4_FRAMES = [
+    lz4.frame.compress(LZ4_TEXT[:size], block_linked=False, **options)
+    for size in (1000, 100_000, 300_000)
+    for options in ({"store_size": False}, {"content_checksum": True, "block_checksum": True}, {"block_size": 6})
+]
+
+
+@given(
+    frame=st.sampled_from(LZ4_FRAMES),
+    edits=st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), max_size=3),
+    header_edit=st.none() | st.tuples(st.integers(0, 20), st.integers(0, 255)),
+    cut=st.sampled_from([0, 0, 0, 1, 4, 5, 100]),
+    tail=st.sampled_from([b"", b"", b"\0", b"\0\0\0\0", b"garbage"]),
+    limit=st.sampled_from([1000, 100_000, 299_999, 300_000, 1 << 20]),
+)
+@settings(max_examples=500, deadline=None)
+def test_lz4_at_once_and_lz4_in_pieces_agree(
+    frame: bytes,
+    edits: list[tuple[int, int]],
+    header_edit: tuple[int, int] | None,
+    cut: int,
+    tail: bytes,
+    limit: int,
+) -> None:
+    damaged = bytearray(frame[: len(frame) - cut] + tail)
+    for position, byte in edits + ([] if header_edit is None else [header_edit]):
+        damaged[position % len(damaged)] = byte
+    try:
+        expected: bytes | type = bytes(_decompress_long_lz4(memoryview(damaged), limit)[0])
+    except (CorruptBatch, TooLarge) as error:
+        expected = type(error)
+    for headers in (compression._lz4_plain_headers, dict):  # with block by block, and without
+        try:
+            with mock.patch.object(compression, "_lz4_plain_headers", headers):
+                found: bytes | type = decompress(Codec.LZ4, damaged, limit)
+        except (CorruptBatch, TooLarge) as error:
+            found = type(error)
+        assert found == expected
 
 
 def test_the_densest_lz4_there_is_is_read_whole() -> None:

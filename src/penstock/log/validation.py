@@ -13,6 +13,7 @@ larger ones `LongValidation` is raised and the caller validates on another threa
 from __future__ import annotations
 
 from collections.abc import Sequence
+from struct import Struct
 from typing import Final
 
 from penstock.log.errors import AppendTooLarge, BatchTooLarge, InvalidBatch, InvalidTimestamp
@@ -31,7 +32,8 @@ from penstock.records import (
     payload_of,
     scan,
 )
-from penstock.records.compression import compress
+from penstock.records.batch import pooled_payload_of
+from penstock.records.compression import compress, release
 from penstock.records.kernel import (
     RECORD_OUT_OF_PLACE,
     RECORD_OUT_OF_TIME,
@@ -56,6 +58,10 @@ LOOP_SCHEMA_BYTES: Final = 32 * 1024
 RECORD_ERRORS: Final = 1_000
 """Invalid records named in one response; a request of a megabyte could have a million of them."""
 
+_LENGTH: Final = Struct(">i")
+_LENGTH_POSITION: Final = 8
+_LENGTH_END: Final = 12
+_ATTRIBUTES_POSITION: Final = 22
 _CODEC_BITS: Final = 7
 _APPEND_TIME_BIT: Final = 8
 _UNUSUAL_BITS: Final = _APPEND_TIME_BIT | 32  # control batches
@@ -102,9 +108,7 @@ def validate(
     budget = Budget() if budget is None else budget
     size = len(batches)
     if on_loop:
-        if size > budget.loop_bytes:
-            raise LongValidation
-        budget.loop_bytes -= size
+        _spend_on_loop(budget, batches)
     found = scan(batches)
     headers = found.headers
     if found.problem is not None or not headers:
@@ -143,10 +147,25 @@ def validate(
             stamp_create_time(batches, header, newest)
         if recompresses:
             payloads.append((plain, start, end))
+        elif attributes & _CODEC_BITS:
+            release(plain)
         first += count
     if recompresses:
         batches, found = recompressed(settings, batches, found, payloads)
+        release(*(plain for plain, _, _ in payloads))
     return Validated(batches, found)
+
+
+def _spend_on_loop(budget: Budget, batches: Buffer) -> None:
+    size = len(batches)
+    if size > budget.loop_bytes:
+        raise LongValidation
+    if size > LOOP_PACKED_BYTES and batches[_ATTRIBUTES_POSITION] & _CODEC_BITS:
+        # Another thread will decompress it, and compute the checksum: here that would be done twice.
+        (length,) = _LENGTH.unpack_from(batches, _LENGTH_POSITION)
+        if length + _LENGTH_END > LOOP_PACKED_BYTES:
+            raise LongValidation
+    budget.loop_bytes -= size
 
 
 def check_sizes(settings: LogSettings, headers: Sequence[BatchHeader], total: int) -> None:
@@ -192,7 +211,7 @@ def _unpacked(batches: Buffer, header: BatchHeader, budget: Budget, on_loop: boo
             raise LongValidation
         limit = min(limit, budget.loop_plain_bytes, LOOP_PLAIN_BYTES)
     try:
-        payload = payload_of(batches, header, limit)
+        payload = pooled_payload_of(batches, header, limit)
     except TooLarge:
         if limit < budget.decompressed_bytes:
             budget.loop_plain_bytes -= limit

@@ -16,7 +16,7 @@ from itertools import pairwise
 from struct import Struct
 from typing import Final, NamedTuple
 
-from penstock.records.compression import Codec, compress, decompress
+from penstock.records.compression import Codec, compress, decompress, decompress_pooled
 from penstock.records.errors import CorruptBatch
 from penstock.records.kernel import (
     BatchHeader,
@@ -112,6 +112,16 @@ def payload_of(buffer: Buffer, header: BatchHeader, limit: int = DEFAULT_DECOMPR
     except CorruptBatch as damage:
         raise placed(damage, header) from None
     return Payload(plain, 0, len(plain))
+
+
+def pooled_payload_of(buffer: Buffer, header: BatchHeader, limit: int = DEFAULT_DECOMPRESSED_LIMIT) -> Payload:
+    """The records of a scanned compressed batch, in memory that the caller gives back (`compression.release`)."""
+    packed = memoryview(buffer)[header.position + HEADER_SIZE : header.position + header.size]
+    try:
+        plain, size = decompress_pooled(Codec(header.codec), packed, limit)
+    except CorruptBatch as damage:
+        raise placed(damage, header) from None
+    return Payload(plain, 0, size)
 
 
 def placed(damage: CorruptBatch, header: BatchHeader) -> CorruptBatch:

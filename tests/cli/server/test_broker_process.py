@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import platform
 import resource
 import socket
 import subprocess
@@ -104,6 +106,39 @@ def test_the_limit_of_open_files_is_the_system_s() -> None:
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+FAULTS = """
+import resource, threading
+from penstock.cli.server.broker_process import keep_freed_memory
+
+keep_freed_memory()
+
+def work():
+    for turn in range(25):
+        if turn == 5:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        buffers = [bytearray(1 << 20) for _ in range(4)]
+        del buffers
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) // 20)
+
+work()
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+"""
+
+
+def faults(environment: dict[str, str]) -> list[int]:
+    ran = subprocess.run([sys.executable, "-c", FAULTS], env=environment, capture_output=True, text=True, check=True)
+    return [int(line) for line in ran.stdout.split()]
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the settings are glibc's")
+def test_freed_memory_is_used_again_without_asking_the_system() -> None:
+    default = {name: value for name, value in os.environ.items() if "MALLOC" not in name and "GLIBC" not in name}
+    assert max(faults(default)) < 50, "4 MiB take 1,024 pages"
+    assert min(faults({**default, "MALLOC_TRIM_THRESHOLD_": "131072"})) > 500, "what the user set stays"
 
 
 def test_a_free_port_is_proposed_but_not_a_taken_one() -> None:

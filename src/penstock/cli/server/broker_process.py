@@ -7,12 +7,15 @@ crash would; the next start recovers. A broker that cannot start reports one mes
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ctypes
 import errno
 import logging
 import os
 import resource
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -36,6 +39,11 @@ from penstock.runtime.quantities import counted
 logger = logging.getLogger(__name__)
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# The two parameters of glibc's mallopt, and the variables by which users set them.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_ALLOCATOR_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
+_KEPT_FREE_BYTES = 16 * 1024 * 1024
+_RETURNED_BYTES = 4 * 1024 * 1024
 _KILLED = 128
 _PORTS_TRIED = 100
 _GARBAGE_TICK_S = 10
@@ -72,6 +80,7 @@ def run_broker(
     `advise_on_port` returns what to do about a port in use. `companion` runs beside the broker, in its process.
     """
     open_files = raise_open_files_limit()
+    keep_freed_memory()
     new_loop, loop_name = _event_loop()
     logger.info(
         "process started: version=%s pid=%d loop=%s max_files=%s", __version__, os.getpid(), loop_name, open_files
@@ -207,6 +216,20 @@ def raise_open_files_limit() -> int | str:
         except (OSError, ValueError) as error:
             logger.warning("cannot raise the limit of open files: limit=%d error=%s", soft, error)
     return "unlimited" if soft == resource.RLIM_INFINITY else soft
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep 16 MiB of freed memory per arena, and return blocks above 4 MiB at once.
+
+    glibc adapts both sizes to what was freed last. With several requests of a megabyte at a time it returned pages
+    after each and got as many cleared ones for the next: 10 % of the processor time for large compressed batches.
+    """
+    if sys.platform != "linux" or any(name in os.environ for name in _ALLOCATOR_VARIABLES):
+        return
+    with contextlib.suppress(AttributeError, OSError):  # a C library without mallopt
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_FREE_BYTES)
+        mallopt(_M_MMAP_THRESHOLD, _RETURNED_BYTES)
 
 
 def _event_loop() -> tuple[Callable[[], asyncio.AbstractEventLoop], str]:
