@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from struct import pack
 from typing import Any
 
 import pytest
-from tests.broker.wire_client import WireClient, batch_of, call, make_topic
+from tests.broker.wire_client import WireClient, batch_of, call, fetch_request, make_topic
 from tests.hostile.fuzz.run import Child
 from tests.timeouts import PATIENCE_MS, PATIENCE_S, until
 
@@ -22,6 +23,9 @@ from penstock.testing.embedded_broker import EmbeddedBroker
 from penstock.wire.protocol import ApiKey, ErrorCode
 from penstock.wire.schemas.create_topics import CreatableTopic, CreateTopicsRequest
 from penstock.wire.schemas.delete_topics import DeleteTopicsRequest
+from penstock.wire.schemas.find_coordinator import FindCoordinatorRequest
+from penstock.wire.schemas.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from penstock.wire.schemas.leave_group import LeaveGroupRequest
 
 COUNT = 400
 MANY = 3_000
@@ -30,7 +34,7 @@ MANY = 3_000
 
 @pytest.fixture
 def embedded() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker() as broker:
+    with EmbeddedBroker(settings={"offsets.topic.num.partitions": "2"}) as broker:
         yield broker
 
 
@@ -127,25 +131,56 @@ def test_no_collection_of_garbage_looks_at_all_partitions(child: tuple[Child, in
     sys.stdout.write(f"CreateTopics of {MANY}: longest turn {status['longest_cpu_ms']:.1f} ms\n")
 
 
-def test_deleted_topics_leave_nothing_to_the_collector_of_garbage(embedded: EmbeddedBroker, client: WireClient) -> None:
+def make_and_delete(client: WireClient, count: int) -> None:
+    """Topics with a record."""
+    made = client.ask(ApiKey.CREATE_TOPICS, new_topics(count), 7)
+    assert {each.error_code for each in made.topics} == {ErrorCode.NONE}
+    names = [each.name for each in made.topics]
+    for name in names:
+        client.produce(name, batch_of(b"x"))
+        client.fetch(name)
+    gone = client.ask(ApiKey.DELETE_TOPICS, DeleteTopicsRequest(topic_names=names), 5)
+    assert {each.error_code for each in gone.responses} == {ErrorCode.NONE}
+
+
+def come_and_go(client: WireClient, count: int) -> None:
+    """Members of groups, connections with a fetch session, and some that send what is no request."""
+    protocol = JoinGroupRequestProtocol(name="range", metadata=b"")
+    for number in range(count):
+        group = f"group-{number}"
+        join = JoinGroupRequest(
+            group_id=group,
+            session_timeout_ms=60_000,
+            rebalance_timeout_ms=60_000,
+            protocol_type="consumer",
+            protocols=[protocol],
+        )
+        member_id = client.ask(ApiKey.JOIN_GROUP, join, 3).member_id
+        client.ask(ApiKey.LEAVE_GROUP, LeaveGroupRequest(group_id=group, member_id=member_id), 1)
+        with WireClient(client.socket.getpeername()[1]) as other:
+            other.ask(ApiKey.FETCH, fetch_request({("nothing", 0): 0}, session_epoch=0), 12)
+        with WireClient(client.socket.getpeername()[1]) as other:
+            other.send_bytes(pack(">i", 8) + b"nonsense")
+            assert other.is_ended()
+
+
+@pytest.mark.parametrize("come", [make_and_delete, come_and_go])
+def test_what_clients_leave_behind_is_freed_without_a_collection_of_garbage(
+    come: Callable[[WireClient, int], None], embedded: EmbeddedBroker, client: WireClient
+) -> None:
     """What is in a cycle may be set aside before it is garbage, and stay for long."""
-
-    def make_and_delete(count: int) -> None:
-        made = client.ask(ApiKey.CREATE_TOPICS, new_topics(count), 7)
-        assert {each.error_code for each in made.topics} == {ErrorCode.NONE}
-        names = [each.name for each in made.topics]
-        for name in names:
-            client.produce(name, batch_of(b"x"))
-            client.fetch(name)
-        gone = client.ask(ApiKey.DELETE_TOPICS, DeleteTopicsRequest(topic_names=names), 5)
-        assert {each.error_code for each in gone.responses} == {ErrorCode.NONE}
-
-    make_and_delete(1)  # the codecs are compiled
+    wait_for_groups(client)
+    come(client, 1)  # the codecs are compiled
     gc.collect()
     gc.disable()
     try:
-        make_and_delete(COUNT)
+        come(client, COUNT)
         found = gc.collect()
     finally:
         gc.enable()
     assert found < COUNT
+
+
+def wait_for_groups(client: WireClient) -> None:
+    question = FindCoordinatorRequest(key="group-0")
+    until(lambda: not client.ask(ApiKey.FIND_COORDINATOR, question, 3).error_code, "there is a coordinator")
