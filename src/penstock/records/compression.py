@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 
 PIECE_BYTES: Final = 256 * 1024
-"""What is taken from a library at a time: other threads wait while a piece is copied, and allocators give larger ones
-back to the system at once."""
+"""What is taken from a library at a time: other threads wait while a piece is copied, and the memory of larger ones
+goes back to the system each time."""
 POOLED_BYTES: Final = 4 * 1024 * 1024
 """The largest content that is decompressed into pooled memory."""
 _POOL_STEP_BYTES: Final = 256 * 1024
@@ -149,7 +149,7 @@ def release(*buffers: Buffer) -> None:
 
 
 def _decompress(codec: int, data: Buffer, limit: int, magic: int, *, pooled: bool) -> _Content:
-    """`pooled` is about the codec that fills fresh memory as fast as pooled memory is copied."""
+    """Unless `pooled`, zstd decompresses into the bytes that `decompress` returns, which saves a copy."""
     known = _known(codec, magic)
     if limit < 0:
         raise ValueError(f"limit is {limit}; it must be 0 or more")
