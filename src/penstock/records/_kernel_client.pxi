@@ -742,8 +742,9 @@ cdef class TopicLanes:
 def lanes_first(method):
     """Decorates a producer's `send`: first tries the lanes in `self._lanes`, TopicLanes by topic, in compiled code.
 
-    The method runs if the topic has no lanes, nothing fits, an argument is invalid, or headers are not a list, tuple or
-    dict. Nothing was appended then, and it sees the arguments as they were given.
+    Records without a timestamp get the real time. The method runs if the topic has no lanes, nothing fits, an argument
+    is invalid, or headers are not a list, tuple or dict. Nothing was appended then, and it sees the arguments as they
+    were given.
     """
     def send(self, topic, value=None, key=None, headers=None, partition=None, timestamp_ms=None, on_delivery=None):
         cdef PyObject *found

@@ -518,8 +518,9 @@ SendT = TypeVar("SendT", bound=Callable[..., Any])
 def lanes_first(method: SendT) -> SendT:
     """Decorates a producer's `send`: compiled, first tries the lanes in `self._lanes`, TopicLanes by topic.
 
-    The method runs if the topic has no lanes, nothing fits, an argument is invalid, or headers are not a list, tuple or
-    dict. Nothing was appended then, and it sees the arguments as they were given. Here it always runs.
+    Records without a timestamp get the real time. The method runs if the topic has no lanes, nothing fits, an argument
+    is invalid, or headers are not a list, tuple or dict. Nothing was appended then, and it sees the arguments as they
+    were given. Here it always runs.
     """
     return method
 

@@ -1,6 +1,7 @@
 """Time as an argument. The wall clock stamps records and ages segments; the monotonic clock measures durations.
 
-Nothing else in the project asks the operating system for the time.
+Nothing else in the project asks the operating system for the time, but the kernel's `lanes_first`, where a producer has
+the `SystemClock`.
 """
 
 from __future__ import annotations

@@ -12,8 +12,14 @@ from tests.client.producer.reading import stored_values
 from tests.client.scripted import run
 from tests.timeouts import PATIENCE_S
 
+from penstock.client.cluster_client import ClusterClient
 from penstock.client.errors import BootstrapError, BufferFull, ClosedError, InvalidTopic
 from penstock.client.producer import AsyncProducer, Delivery, RecordMetadata
+from penstock.client.producer.core import ProducerCore
+from penstock.client.producer.settings import ProducerSettings
+from penstock.client.serializers import Text
+from penstock.client.settings import settings_from
+from penstock.runtime.clock import Clock, ManualClock, SystemClock
 from penstock.testing.embedded_broker import EmbeddedBroker
 
 
@@ -173,3 +179,19 @@ def test_a_table_of_arrow(broker: EmbeddedBroker, address: str) -> None:
 
     play(story())
     assert stored_values(broker.port, topic) == [b"a", b"b"]
+
+
+def test_the_kernel_stamps_records_only_for_the_systems_clock_and_without_serializers() -> None:
+    """In the simulator time is simulated, and a serializer is Python."""
+    settings = settings_from(ProducerSettings, {}, "a producer")
+
+    def tries_lanes_first(clock: Clock, key: Text | None = None, value: Text | None = None) -> bool:
+        core = ProducerCore(
+            ClusterClient("localhost:1", settings=settings, clock=clock), settings, key=key, value=value
+        )
+        return core.compiled is core.fast
+
+    assert tries_lanes_first(SystemClock())
+    assert not tries_lanes_first(ManualClock(5))
+    assert not tries_lanes_first(SystemClock(), key=Text())
+    assert not tries_lanes_first(SystemClock(), value=Text())

@@ -41,7 +41,7 @@ from penstock.client.producer.transaction_manager import (
 )
 from penstock.client.serializers.base import AnyEncoder, encoder_from
 from penstock.client.settings import settings_from
-from penstock.records.kernel import TopicLanes, lanes_first
+from penstock.records.kernel import lanes_first
 
 if TYPE_CHECKING:
     import pyarrow
@@ -86,7 +86,7 @@ class AsyncProducer(ProducerCalls[K, V]):
         self._core.on_freed = self._freed
         self._encodes = key is not None or value is not None
         self._fast = self._core.fast
-        self._lanes: dict[str, TopicLanes[Delivery]] = {} if self._encodes else self._fast
+        self._lanes = self._core.compiled
         self._moment = self._core.moment
         self._is_started = False
         self._is_closed = False

@@ -41,6 +41,7 @@ from penstock.client.producer.transaction_manager import TransactionManager
 from penstock.client.serializers.base import Encoder, HeaderEncoder
 from penstock.client.settings import Metrics, StatisticsReporter
 from penstock.records.kernel import Moment, TopicLanes
+from penstock.runtime.clock import SystemClock
 from penstock.wire.protocol import ApiKey, ErrorCode
 
 _log = logging.getLogger("penstock.producer")
@@ -71,6 +72,11 @@ class ProducerCore:
         self.interceptors = Interceptors(settings.interceptors)
         self.fast: dict[str, TopicLanes[Delivery]] = {}
         """Topics whose records go straight into the kernel's lanes, once they are bytes."""
+        reads_this_clock = isinstance(cluster.clock, SystemClock)
+        self.compiled: dict[str, TopicLanes[Delivery]] = (
+            self.fast if key is None and value is None and reads_this_clock else {}
+        )
+        """Those that `lanes_first` may append to by itself: it runs no serializer, and stamps with the real time."""
         self.is_closed = False
         self.on_freed: Callable[[], None] = _no_listener
         self._key = key

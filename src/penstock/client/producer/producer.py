@@ -56,7 +56,7 @@ from penstock.client.producer.transaction_manager import (
 from penstock.client.serializers.base import AnyEncoder, Encoder, encoder_from
 from penstock.client.settings import Metrics, settings_from
 from penstock.client.transactions import GroupMetadata, PreparedTransaction
-from penstock.records.kernel import TopicLanes, lanes_first
+from penstock.records.kernel import lanes_first
 
 if TYPE_CHECKING:
     import pyarrow
@@ -370,7 +370,7 @@ class Producer(Generic[K, V]):
         self._settings = settings
         self._encodes = key is not None or value is not None
         self._fast = self._core.fast
-        self._lanes: dict[str, TopicLanes[Delivery]] = {} if self._encodes else self._fast
+        self._lanes = self._core.compiled
         self._moment = self._core.moment
         self._closing = threading.Lock()
         self._is_closed = False
