@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Any
 
@@ -25,6 +24,7 @@ from penstock.broker.broker import Broker
 from penstock.records import Codec
 from penstock.records.batch import EndMarker, encode_marker
 from penstock.records.legacy import decode_message_set
+from penstock.runtime.socket_io import PageMover
 from penstock.testing.embedded_broker import EmbeddedBroker
 from penstock.wire.protocol import ApiKey, ErrorCode
 from penstock.wire.schemas.fetch import FetchResponse, ForgottenTopic, PartitionData
@@ -48,22 +48,25 @@ def errors_of(answer: FetchResponse) -> list[int]:
 # --- the way of the bytes
 
 
-def test_a_large_fetch_leaves_the_log_by_sendfile(
+def test_a_large_fetch_leaves_the_log_without_being_read(
     broker: Broker, client: WireClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = make_topic(broker)
     batch = batch_of(*[b"x" * 1000] * 500)
     client.produce(topic, batch)
-    sendfile = os.sendfile
+    send = PageMover.send
     sent: list[int] = []
 
-    def counted(out: int, descriptor: int, position: int, count: int) -> int:
-        sent.append(sendfile(out, descriptor, position, count))
-        return sent[-1]
+    def counted(self: PageMover, target: int, source: int, position: int, count: int) -> tuple[int, int]:
+        moved, taken = send(self, target, source, position, count)
+        sent.append(moved)
+        return moved, taken
 
-    monkeypatch.setattr(os, "sendfile", counted)
+    monkeypatch.setattr(PageMover, "send", counted)
     data = bytes_of(client.fetch(topic))
-    assert sum(sent) == len(data) == len(batch)
+    assert len(data) == len(batch)
+    # A short rest that the socket did not take may be read.
+    assert len(data) - 16 * 1024 <= sum(sent) <= len(data)
     assert len(records_in(data)) == 500
 
 
