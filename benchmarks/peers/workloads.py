@@ -53,6 +53,8 @@ _CONSUMER: dict[str, Any] = {
     "queued.min.messages": 1_000_000,
     "queued.max.messages.kbytes": 65_536,
     "fetch.message.max.bytes": 8_388_608,
+    # By default a client whose queue is full asks again after a second, and a fast broker does fill it.
+    "fetch.queue.backoff.ms": 10,
 }
 
 # ---------------------------------------------------------------------------------------------- bulk

@@ -67,7 +67,9 @@ def test_the_records_of_a_large_fetch_are_not_copied(
 
     monkeypatch.setattr(PageMover, "send", counted)
     data = bytes_of(client.fetch(topic))
-    assert sum(sent) == len(data) == len(batch)
+    assert len(data) == len(batch)
+    # A short rest that the socket did not take may be read.
+    assert len(data) - 16 * 1024 <= sum(sent) <= len(data)
     assert len(records_in(data)) == 500
 
 
