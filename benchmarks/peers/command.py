@@ -17,7 +17,11 @@ from benchmarks.peers.rounds import DISK, FULL, QUICK, ROWS, START, Figures, Run
 
 CONTENDERS = (ours.NAME, ours.ON_ASYNCIO, kafka.NAME, kafka_09.NAME)
 _SAME_DISK = 1.5
-_FLUSHING = "neither synced: Kafka as shipped, ours with flush.messages=9223372036854775807"
+_NOTES = (
+    "neither synced: Kafka as shipped, ours with flush.messages=9223372036854775807",
+    "confluent-kafka consumes with fetch.queue.backoff.ms=10 from every broker: by default it pauses for a second when its "
+    "queue is full, and the figure would be how often that happens",
+)
 
 
 def main(arguments: Sequence[str] = ()) -> None:
@@ -48,7 +52,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     has_09 = run.figures.median(START, kafka_09.NAME) is not None
     recording.keep(
         run.figures.rows(ROWS, CONTENDERS, ours.NAME, kafka.NAME),
-        notes=[_FLUSHING, *(kafka_09.NOTES if has_09 else ()), *run.notes],
+        notes=[*_NOTES, *(kafka_09.NOTES if has_09 else ()), *run.notes],
         doubts=doubts(run.figures),
         settings={"load": asdict(load)},
     )
