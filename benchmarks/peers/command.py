@@ -19,8 +19,8 @@ CONTENDERS = (ours.NAME, ours.ON_ASYNCIO, kafka.NAME, kafka_09.NAME)
 _SAME_DISK = 1.5
 _NOTES = (
     "neither synced: Kafka as shipped, ours with flush.messages=9223372036854775807",
-    "confluent-kafka consumes with fetch.queue.backoff.ms=10 from every broker: by default it pauses for a second when its "
-    "queue is full, and the figure would be how often that happens",
+    "confluent-kafka consumes with fetch.queue.backoff.ms=10 from every broker: by default it pauses for a second when "
+    "its queue is full, and the figure would be how often that happens",
 )
 
 
