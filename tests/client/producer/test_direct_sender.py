@@ -278,7 +278,7 @@ def produce_request(topic: str, partition: int, records: bytes, transactional_id
     )  # fmt: skip
 
 
-versions = st.integers(3, HIGHEST_VERSION)
+versions = st.integers(0, HIGHEST_VERSION)
 names = st.text(min_size=1, max_size=20)
 offsets = st.one_of(st.integers(0, 300), st.integers(0, 2**63 - 1))
 
@@ -293,6 +293,7 @@ def test_a_request_made_of_bytes_is_what_the_codec_writes(
     version: int, client_id: str | None, transactional_id: str | None, topic: str, partition: int, size: int,
     correlation_id: int,
 ) -> None:  # fmt: skip
+    transactional_id = transactional_id if version >= 3 else None
     exchange = BatchExchange(version, client_id, produce_request(topic, partition, b"first", transactional_id))
     records = bytes(number % 251 for number in range(size))
     message = produce_request(topic, partition, records, transactional_id)
