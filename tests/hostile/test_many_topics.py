@@ -144,7 +144,7 @@ def make_and_delete(client: WireClient, count: int) -> None:
 
 
 def come_and_go(client: WireClient, count: int) -> None:
-    """Members of groups, connections with a fetch session, and some that send what is no request."""
+    """Members of groups, connections with a fetch session, and connections that send something else than a request."""
     protocol = JoinGroupRequestProtocol(name="range", metadata=b"")
     for number in range(count):
         group = f"group-{number}"

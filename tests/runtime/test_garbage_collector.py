@@ -54,7 +54,7 @@ def cycle() -> weakref.ref[Cell]:
 
 
 def grow() -> list[Cell]:
-    """So many objects that they are set aside."""
+    """Enough objects to be set aside."""
     cells = [Cell() for _ in range(SET_ASIDE_AT)]
     gc.collect()
     return cells

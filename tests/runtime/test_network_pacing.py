@@ -28,7 +28,7 @@ def controls(monkeypatch: pytest.MonkeyPatch) -> tuple[bytes, bytes]:
         system = control_of(probe)
     others = [name for name in ALLOWED.read_bytes().split() if name != system]
     if not others:
-        pytest.skip("there is no second congestion control that this user may choose")
+        pytest.skip("this user may choose only one congestion control")
     monkeypatch.setattr(network, "_PACING_PREFIX", system)
     monkeypatch.setattr(network, "_UNPACED", others[0])
     return system, others[0]

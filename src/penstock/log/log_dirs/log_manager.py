@@ -65,7 +65,7 @@ UNFLUSHED_MS: Final = 30_000
 # After a crash, recovery walks everything after the last checkpointed recovery point.
 UNCHECKPOINTED_BYTES: Final = 512 * 1024 * 1024
 _CREATED_AT_ONCE: Final = 64
-# What goes through all logs has steps of so many, each of a millisecond or two.
+# Tasks that go through all logs do this many per step, which takes a millisecond or two.
 _LOGS_AT_ONCE: Final = 500
 _SEARCHED_AT_ONCE: Final = 2_000
 _POLICIES_AT_ONCE: Final = 50
