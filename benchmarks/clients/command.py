@@ -35,7 +35,8 @@ _NOTES: Final = (
     "Sending: the clock starts after one acknowledged record and stops when all are acknowledged. With acks=all "
     "everybody is idempotent.",
     "Reading: the clock starts before the assignment, with nothing fetched, and stops with the topic's last record. "
-    "aiokafka reads by getmany, kafka-python by poll, confluent-kafka by consume, at most 10,000 records at a time.",
+    "aiokafka reads by getmany, kafka-python by poll, confluent-kafka by consume, at most 10,000 records at a time, "
+    "and with fetch.queue.backoff.ms=10: by default it pauses for a second when its queue is full.",
     "Ways of calling: a value of the smallest size with a key of 8 bytes; a partition; two headers; value and key as "
     "text; on_delivery; add_done_callback beside their on_delivery; text, headers and on_delivery at once.",
     "confluent-kafka's produce_batch names the partition of every list, which is its fastest form.",

@@ -185,6 +185,8 @@ class _Confluent:
                 "fetch.min.bytes": 1,
                 "queued.min.messages": 1_000_000,
                 "queued.max.messages.kbytes": 65_536,
+                # By default a client whose queue is full asks again after a second, and a fast broker does fill it.
+                "fetch.queue.backoff.ms": 10,
             }
         )
         for number in range(PARTITIONS):
