@@ -92,6 +92,9 @@ def test_drawn_and_eligible_seeds_are_counted_apart_and_a_first_catch_is_not_a_r
     (none,) = Campaign(range(10, 20), jobs=1, until_caught=1).run([name])
     assert described(as_result(none)) == "0 of 10 drawn seeds, 3 of which are eligible"
     assert none.is_rare
+    monkeypatch.setattr(campaign, "CATCHES_FOR_A_RATE", 2)
+    (two,) = Campaign(range(10, 40), jobs=1, until_caught=2).run([name])
+    assert described(as_result(two)) == "2 of 18 drawn seeds, 6 of which are eligible"
 
 
 @pytest.mark.parametrize(
@@ -103,6 +106,8 @@ def test_drawn_and_eligible_seeds_are_counted_apart_and_a_first_catch_is_not_a_r
         (200, 1, 200, 1, False),
         (202, 1, 201, 1, True),
         (40, 0, None, 1, True),
+        (2000, 10, 1, 10, False),
+        (2001, 10, 1, 10, True),
     ],
 )
 def test_a_mutation_is_rare_by_its_rate_or_by_its_first_catch(

@@ -31,6 +31,8 @@ from penstock.testing.simulation.summary import with_block
 
 RAREST: Final = 200
 """A mutation that fewer than one of this many seeds catch counts as too rare."""
+CATCHES_FOR_A_RATE: Final = 10
+"""A campaign that stops after this many catches knows the rate to about a third."""
 _SEEDS_LISTED: Final = 3
 _VIOLATIONS: Final = tuple(f"{error.__name__}: " for error in (InvariantBroken, Violation, Unhealed, CannotStart))
 _CODE_ERRORS: Final = (TypeError, AttributeError, NameError, ImportError, NotImplementedError, AssertionError)
@@ -103,7 +105,7 @@ class Tally:
     drawn: int = 0
     """Seeds that were looked at, eligible or not."""
     until_caught: int | None = None
-    """The campaign was to stop after a number of catches, so the numbers are not a rate."""
+    """The campaign was to stop after this number of catches."""
 
     def of(self, verdict: Verdict) -> list[Trial]:
         return [trial for trial in self.trials if trial.verdict is verdict]
@@ -199,16 +201,21 @@ def is_rare(result: Mapping[str, Any]) -> bool:
     """Whether fewer than one of `RAREST` drawn seeds catch it; without a rate, whether none of that many has."""
     if not result["caught"]:
         return True
-    if result["until_caught"] is None:
+    if _is_rate(result):
         return bool(result["caught"] * RAREST < result["drawn"])
     return bool(result["nth_drawn"] > RAREST)
+
+
+def _is_rate(result: Mapping[str, Any]) -> bool:
+    """Whether enough seeds were drawn: all of them, or as many as it took to catch it `CATCHES_FOR_A_RATE` times."""
+    return result["until_caught"] is None or result["until_caught"] >= CATCHES_FOR_A_RATE
 
 
 def described(result: Mapping[str, Any]) -> str:
     """What is known: a rate, or where the first catch came."""
     drawn, eligible, caught = result["drawn"], result["eligible"], result["caught"]
     are_all = drawn == eligible
-    if result["until_caught"] is None or not caught:
+    if _is_rate(result) or not caught:
         return f"{caught} of {drawn:,} drawn seeds" + ("" if are_all else f", {eligible:,} of which are eligible")
     nth, among = result["nth_drawn"], result["nth_eligible"]
     return f"first caught at drawn seed no. {nth}" + ("" if nth == among else f", eligible seed no. {among}")
