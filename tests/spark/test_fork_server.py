@@ -120,6 +120,29 @@ def test_when_spark_ends_its_child_the_worker_ends_too(
     daemon.close()
 
 
+@pytest.mark.parametrize(("who", "code"), [("parent", 5), ("child", 0)])
+def test_a_daemon_that_is_ended_while_it_forks_ends(who: str, code: int) -> None:
+    """Python ignores what a handler raises between a fork and the next line."""
+    program = f"""\
+import os, signal, sys
+from penstock.spark.fork_server import end_on_ignored_exits
+def leave(*_):
+    sys.exit(5)
+signal.signal(signal.SIGTERM, leave)
+def ended():
+    os.kill(os.getpid(), signal.SIGTERM)
+    return None
+os.register_at_fork(after_in_{who}=ended)
+end_on_ignored_exits()
+pid = os.fork()
+if not pid:
+    os._exit(7)
+_, status = os.waitpid(pid, 0)
+assert os.waitstatus_to_exitcode(status) == 7
+"""
+    assert subprocess.run([sys.executable, "-c", program], stderr=subprocess.DEVNULL).returncode == code
+
+
 def test_workers_get_the_signals_that_the_parent_of_the_server_has_blocked(short_folder: str) -> None:
     """A part of `penstock activity run` has blocked them."""
     blocked = ForkServer()

@@ -219,6 +219,7 @@ class _Server:
             os.environ.clear()
             os.environ.update(environment)
             os.chdir(folder)
+            end_on_ignored_exits()
             code = run_worker(arguments)
         except BaseException:  # noqa: BLE001 - a fork never returns into the server
             traceback.print_exc()
@@ -261,6 +262,26 @@ def _end_with(connection: socket.socket) -> None:
         os._exit(1)
 
 
+def end_on_ignored_exits() -> None:
+    """Makes this process, but none of its forks, end with a SystemExit that Python would only print.
+
+    Spark's daemon leaves by a SystemExit of its handler of SIGTERM. A handler runs wherever Python is, and in a
+    destructor, or between a fork and the next line, an exception is printed and forgotten.
+    """
+    pid, report = os.getpid(), sys.unraisablehook
+
+    def leave(ignored: sys.UnraisableHookArgs) -> None:
+        if isinstance(ignored.exc_value, SystemExit) and os.getpid() == pid:
+            os._exit(_exit_code(ignored.exc_value))
+        report(ignored)
+
+    sys.unraisablehook = leave
+
+
+def _exit_code(exit_: SystemExit) -> int:
+    return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
+
+
 def run_worker(arguments: Sequence[str]) -> int:
     """Runs a module as `python -m` does, in this process. Returns the exit code."""
     module = arguments[0]
@@ -279,7 +300,7 @@ def run_worker(arguments: Sequence[str]) -> int:
     try:
         exec(code, vars(main))
     except SystemExit as exit_:
-        return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
+        return _exit_code(exit_)
     return 0
 
 
