@@ -121,8 +121,8 @@ def test_when_spark_ends_its_child_the_worker_ends_too(
 
 
 @pytest.mark.parametrize(("who", "code"), [("parent", 5), ("child", 0)])
-def test_a_daemon_that_is_ended_while_it_forks_ends(who: str, code: int) -> None:
-    """Python ignores what a handler raises between a fork and the next line."""
+def test_an_exit_in_a_hook_of_a_fork_ends_the_daemon_and_not_its_worker(who: str, code: int) -> None:
+    """Python only prints what a handler raises in such a hook."""
     program = f"""\
 import os, signal, sys
 from penstock.spark.fork_server import end_on_ignored_exits
